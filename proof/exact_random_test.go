@@ -32,8 +32,7 @@ type shape struct {
 	size   int // of an array; 0: a list of any length
 }
 
-// scalarKind is a type without parts. random returns SQL of a value and its text; nil: there
-// is none but NULL.
+// scalarKind is a type without parts. random returns SQL of a value and its text; nil: there is none but NULL.
 type scalarKind struct {
 	name   string
 	number bool // JSON has it as a number, or as text where that is not exact

@@ -3,6 +3,7 @@ package proof_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -33,6 +34,10 @@ type postgres struct {
 	mu     sync.Mutex
 	server *pgdev.Server
 	upAt   time.Time // zero while it is down
+
+	// A standby that has every commit before its caller hears of it; nil: there is none.
+	standby    *pgdev.Server
+	standbyDir string
 }
 
 func startPostgres(t *testing.T) *postgres {
@@ -43,20 +48,31 @@ func startPostgres(t *testing.T) *postgres {
 	return p
 }
 
-// start starts it with the data that it left. What a killed process has written is in the machine's memory, so a commit
-// must wait for the write, but not for the disk.
+// start starts it with the data that it left.
 func (p *postgres) start() {
 	p.t.Helper()
-	var server *pgdev.Server
+	p.lead(p.run(p.dir, nil))
+}
+
+// run starts a server on a data folder. What a killed process has written is in the machine's memory, so a commit must
+// wait for the write, but not for the disk.
+func (p *postgres) run(dir string, settings map[string]string) (server *pgdev.Server) {
+	p.t.Helper()
+	all := map[string]string{"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off",
+		"log_min_messages": "fatal", "wal_level": "replica", "max_wal_senders": "4"}
+	maps.Copy(all, settings)
 	// A new one cannot start before the last process has noticed that the first is gone.
 	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
 		var err error
-		server, err = pgdev.Start(context.Background(), pgdev.Config{DataDir: p.dir,
-			Settings: map[string]string{"fsync": "off", "synchronous_commit": "on", "full_page_writes": "off",
-				"log_min_messages": "fatal"}})
+		server, err = pgdev.Start(context.Background(), pgdev.Config{DataDir: dir, Settings: all})
 		require.NoError(c, err)
 	}, time.Minute, 100*time.Millisecond)
+	return server
+}
 
+// lead lets everybody talk to a server.
+func (p *postgres) lead(server *pgdev.Server) {
+	p.t.Helper()
 	parsed, err := url.Parse(server.LoopbackURL())
 	require.NoError(p.t, err)
 	p.faulty.upstream.Store(&parsed.Host)
@@ -89,6 +105,13 @@ func (p *postgres) down() {
 // kill kills PostgreSQL's first process and lets it recover.
 func (p *postgres) kill() {
 	p.t.Helper()
+	p.end()
+	p.start()
+}
+
+// end kills PostgreSQL's first process.
+func (p *postgres) end() {
+	p.t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, "cluster", "postmaster.pid"))
 	require.NoError(p.t, err)
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -98,7 +121,6 @@ func (p *postgres) kill() {
 	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
 	<-p.server.Done()
 	require.NoError(p.t, p.server.Stop(context.Background()))
-	p.start()
 }
 
 // crash kills a process that serves a connection: PostgreSQL ends all of them and recovers by itself.

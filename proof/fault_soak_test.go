@@ -12,6 +12,7 @@ import (
 var (
 	chaosKills    = flag.Int("chaos-kills", 1000, "how often the test of faults kills a server")
 	chaosPostgres = flag.Int("chaos-postgres", 100, "how often it kills PostgreSQL")
+	chaosReplicas = flag.Int("chaos-failovers", 30, "how often it loses PostgreSQL and promotes its standby")
 	chaosZombies  = flag.Int("chaos-zombies", 200, "how often it stops a server beyond its leases")
 	chaosWorkers  = flag.Int("chaos-workers", 3, "workers that poll, and as many behind a queue; 0: the servers run "+
 		"everything")
@@ -41,8 +42,8 @@ var shortNaps = [3]string{"0", "0.01", "0.05"}
 // TestChaos is TestFaultsLoseAndRepeatNothing for hours.
 func TestChaos(t *testing.T) {
 	far := faraway{kills: *chaosFarKills, zombies: *chaosFarStops, messages: *chaosMessages, calls: *chaosCalls}
-	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, zombies: *chaosZombies,
-		workers: *chaosWorkers, far: far, commits: *chaosCommits,
+	withFaults(t, doses{servers: 3, kills: *chaosKills, postgres: *chaosPostgres, failovers: *chaosReplicas,
+		zombies: *chaosZombies, workers: *chaosWorkers, far: far, commits: *chaosCommits,
 		points: *chaosPoints, wakeups: *chaosWakeups, pause: *chaosPause, spread: true, tasks: *chaosTasks,
 		flows: *chaosFlows, landings: *chaosLandings, askers: 32, most: 600, free: 60, naps: shortNaps,
 		seed: *chaosSeed})

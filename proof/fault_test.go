@@ -20,11 +20,12 @@ type doses struct {
 	servers int
 	kills   int // SIGKILLs of working servers
 	// SIGKILLs of PostgreSQL, half of its first process and half of one that serves a connection
-	postgres int
-	zombies  int     // SIGSTOPs of a server beyond its leases
-	workers  int     // polling workers, and as many behind a queue, besides a function; 0: all tasks run in the servers
-	far      faraway // the faults of these
-	commits  float64 // share of transactions whose connection is cut at the end, half of them before the commit
+	postgres  int
+	failovers int     // losses of PostgreSQL with all its data, whose standby takes over
+	zombies   int     // SIGSTOPs of a server beyond its leases
+	workers   int     // polling workers, and as many behind a queue, besides a function; 0: servers run all tasks
+	far       faraway // the faults of these
+	commits   float64 // share of transactions whose connection is cut at the end, half of them before the commit
 	// At least so many transactions of each kind are cut before and after their commit, if there are as many
 	points   int
 	wakeups  float64       // share of wake-ups that are lost, repeated and delayed each
@@ -49,13 +50,14 @@ type faraway struct {
 	calls float64
 }
 
-// TestFaultsLoseAndRepeatNothing kills servers, workers and PostgreSQL, stops servers and workers beyond their leases,
-// cuts connections at COMMIT, garbles wake-ups, messages and invocations, all at once, while tasks with limits and
-// chains with data run; then it reads the database. The clocks of the servers differ by ten minutes.
+// TestFaultsLoseAndRepeatNothing kills servers, workers and PostgreSQL, loses PostgreSQL with its data and promotes the
+// standby, stops servers and workers beyond their leases, cuts connections at COMMIT, garbles wake-ups, messages and
+// invocations, all at once, while tasks with limits and chains with data run; then it reads the database. The clocks of
+// the servers differ by ten minutes.
 func TestFaultsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
-	withFaults(t, doses{servers: 3, kills: 15, postgres: 5, zombies: 2, commits: 0.05, points: 1, wakeups: 0.2,
-		workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
+	withFaults(t, doses{servers: 3, kills: 15, postgres: 4, failovers: 1, zombies: 2, commits: 0.05, points: 1,
+		wakeups: 0.2, workers: 2, far: faraway{kills: 10, zombies: 2, messages: 0.2, calls: 0.05},
 		pause: 500 * time.Millisecond, tasks: 200, flows: 2, landings: 3, askers: 8, most: 80, naps: longNaps,
 		seed: rand.Uint64()})
 }
@@ -65,6 +67,9 @@ func withFaults(t *testing.T, dose doses) {
 	began := time.Now()
 	database := startPostgres(t)
 	require.NoError(t, migrations.Up(t.Context(), database.through(database.plain)))
+	if dose.failovers > 0 {
+		database.follow(t.Context())
+	}
 
 	w := newWorldOn(t, database.through(database.plain))
 	marks := t.TempDir()
@@ -164,9 +169,9 @@ func withFaults(t *testing.T, dose doses) {
 	}
 
 	t.Logf("%d tasks asked for in %d requests, %d of them to begin a chain, %d in all, in %v; %d servers killed, %d "+
-		"ended by themselves, PostgreSQL killed %d times, %d servers stopped with %d leases",
+		"ended by themselves, PostgreSQL killed %d times and lost %d times, %d servers stopped with %d leases",
 		len(l.acked), l.asked.Load(), l.runs(), w.count(`SELECT FROM tasks`), time.Since(began).Round(time.Second),
-		dose.kills, deaths, dose.postgres, dose.zombies, held)
+		dose.kills, deaths, dose.postgres, dose.failovers, dose.zombies, held)
 	t.Log(f.report())
 	t.Logf("%d transactions that change something or say COMMIT, cut before %d and after %d; %d wake-ups, lost %d, "+
 		"twice %d, late %d", f.commits.Load(), f.before.Load(), f.after.Load(),
@@ -201,7 +206,7 @@ func strike(t *testing.T, w *world, database *postgres, fleet *fleet, far *remot
 	dose := l.dose
 	random := rand.New(rand.NewPCG(dose.seed, 0))
 	faults := strings.Fields(strings.Repeat("server ", dose.kills) + strings.Repeat("postgres ", dose.postgres) +
-		strings.Repeat("worker ", dose.far.kills))
+		strings.Repeat("worker ", dose.far.kills) + strings.Repeat("failover ", dose.failovers))
 	random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 
 	// turn waits until as many tasks are enqueued as should be before the i-th of n faults.
@@ -243,6 +248,11 @@ func strike(t *testing.T, w *world, database *postgres, fleet *fleet, far *remot
 			} else {
 				database.crash(t.Context())
 			}
+			continue
+		}
+
+		if fault == "failover" {
+			database.failOver(t.Context())
 			continue
 		}
 

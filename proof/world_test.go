@@ -69,6 +69,24 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, url string) *world {
 	t.Helper()
 	w := &world{t: t, url: url, landing: t.TempDir(), scratch: t.TempDir(), root: t.TempDir()}
+	w.begin()
+	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
+	w.one(`INSERT INTO orgs (name, slug) VALUES ('acme', 'acme') RETURNING id`)(&w.caller.OrgID)
+	return w
+}
+
+// restoredOn returns the world as a restored database has it, with the files as they are.
+func (w *world) restoredOn(url string) *world {
+	w.t.Helper()
+	r := &world{t: w.t, url: url, landing: w.landing, scratch: w.t.TempDir(), root: w.root, caller: w.caller}
+	r.begin()
+	return r
+}
+
+// begin opens the database and the storage.
+func (w *world) begin() {
+	t := w.t
+	t.Helper()
 	w.pool, w.asked = w.open(pg.Open, 20), w.open(pg.OpenRequests, 20)
 	config := w.pool.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = working
@@ -94,10 +112,7 @@ func newWorldOn(t *testing.T, url string) *world {
 	w.query, err = query.New(query.Config{Requests: w.asked, Registry: w.registry, Storage: w.storage,
 		Engines: engines(t)})
 	require.NoError(t, err)
-	w.caller = authz.Caller{OrgSlug: "acme", Actor: "user:test", Role: authz.RoleAdmin}
-	w.one(`INSERT INTO orgs (name, slug) VALUES ('acme', 'acme') RETURNING id`)(&w.caller.OrgID)
 	w.d = w.dispatcher("first", runtimes[0])
-	return w
 }
 
 func (w *world) open(

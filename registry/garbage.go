@@ -110,12 +110,13 @@ func MarkPurged(ctx context.Context, tx pgx.Tx, org uuid.UUID, generations []uui
 	return nil
 }
 
-// garbageRevisions finds the revisions that were replaced or rejected before the grace and that no task or check reads.
-// It spares the newest revision of a partition, which decides on staleness and on the number of the next. A revision
-// also stays while one that stays names a file of it: an appended revision has the files of those before it. Nothing is
-// held by generations that go: those that are marked, and those of the last argument.
-// It relies on idx_partition_versions_ended.
-const garbageRevisions = `
+// garbageCandidates and garbageAmongThem find the revisions that were replaced or rejected before the grace and that no
+// task or check reads. They spare the newest revision of a partition, which decides on staleness and on the number of
+// the next. A revision also stays while one that stays names a file of it: an appended revision has the files of those
+// before it. Nothing is held by generations that go: those that are marked, and those of the last argument. A statement
+// says in between which of the candidates it is about, as chosen, in whole partitions.
+// They rely on idx_partition_versions_ended.
+const garbageCandidates = `
 	WITH gone AS (
 		SELECT id FROM dataset_versions WHERE org_id = $1 AND purged_at IS NOT NULL AND cleared_at IS NULL
 		UNION SELECT unnest($10::uuid[])),
@@ -152,18 +153,22 @@ const garbageRevisions = `
 		  AND EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = r.dataset_version
 		              AND n.partition_key = r.partition_key AND n.revision > r.revision)
 		  AND NOT EXISTS (SELECT FROM reader_leases l WHERE l.dataset_version = r.dataset_version AND l.expires_at > $3)
-		  AND NOT EXISTS (SELECT FROM read w WHERE w.dataset_version = r.dataset_version
-		                  AND w.partition_key = r.partition_key AND w.revision = r.revision)),
+		  AND (r.dataset_version, r.partition_key, r.revision) NOT IN (SELECT * FROM read)),`
+
+const garbageAmongThem = `,
 	garbage AS (
-		SELECT c.dataset_version, c.partition_key, c.revision, c.bytes FROM candidates c
-		WHERE NOT EXISTS (
-			SELECT FROM partition_versions k,
+		SELECT c.dataset_version, c.partition_key, u.revision, u.bytes
+		FROM (
+			SELECT dataset_version, partition_key, array_agg(revision) AS revisions, array_agg(location) AS locations,
+			    array_agg(bytes) AS bytes
+			FROM chosen GROUP BY dataset_version, partition_key) AS c
+		CROSS JOIN LATERAL (
+			SELECT coalesce(array_agg(f ->> 'path'), '{}') AS paths FROM partition_versions k,
 			    jsonb_array_elements(CASE jsonb_typeof(k.files) WHEN 'array' THEN k.files ELSE '[]' END) AS f
 			WHERE k.dataset_version = c.dataset_version AND k.partition_key = c.partition_key
-			  AND k.revision <> c.revision
-			  AND k.purged_at IS NULL AND starts_with(f ->> 'path', c.location)
-			  AND NOT EXISTS (SELECT FROM candidates x WHERE x.dataset_version = k.dataset_version
-			                  AND x.partition_key = k.partition_key AND x.revision = k.revision)))`
+			  AND k.revision <> ALL (c.revisions) AND k.purged_at IS NULL) AS kept
+		CROSS JOIN unnest(c.revisions, c.locations, c.bytes) AS u(revision, location, bytes)
+		WHERE NOT EXISTS (SELECT FROM unnest(kept.paths) AS path WHERE starts_with(path, u.location)))`
 
 func garbageArgs(org uuid.UUID, use InUse, gone []uuid.UUID, now time.Time) []any {
 	var (
@@ -187,7 +192,8 @@ func garbageArgs(org uuid.UUID, use InUse, gone []uuid.UUID, now time.Time) []an
 // the generations in gone are gone with all that they have.
 func GarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse, gone []uuid.UUID,
 	now time.Time) ([]GarbageRevision, error) {
-	rows, err := tx.Query(ctx, garbageRevisions+` SELECT * FROM garbage ORDER BY 1, 2, 3`,
+	rows, err := tx.Query(ctx, garbageCandidates+`
+		chosen AS (SELECT * FROM candidates)`+garbageAmongThem+` SELECT * FROM garbage ORDER BY 1, 2, 3`,
 		garbageArgs(org, use, gone, now)...)
 	if err != nil {
 		return nil, fmt.Errorf("find garbage revisions: %w", err)
@@ -199,26 +205,45 @@ func GarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse, 
 	return found, nil
 }
 
-// MarkGarbageRevisions marks what GarbageRevisions lists, and returns it. The generations that are gone are marked
-// already.
-func MarkGarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse,
-	now time.Time) ([]GarbageRevision, error) {
+// MarkedGarbage says what MarkGarbageRevisions has marked.
+type MarkedGarbage struct {
+	Revisions int
+	Bytes     int64
+	Last      Ref  // the last partition that it looked at
+	More      bool // others follow
+}
+
+// MarkGarbageRevisions marks what GarbageRevisions lists in some of the partitions that follow one. The generations
+// that are gone are marked already. Revisions of a partition share files, so those of one are marked together.
+func MarkGarbageRevisions(ctx context.Context, tx pgx.Tx, org uuid.UUID, use InUse, now time.Time,
+	after Ref) (m MarkedGarbage, err error) {
+	const most = 1000 // partitions
 	if err := dropExpiredHolds(ctx, tx, org, now); err != nil {
-		return nil, fmt.Errorf("drop expired holds: %w", err)
+		return m, fmt.Errorf("drop expired holds: %w", err)
 	}
 
-	rows, err := tx.Query(ctx, garbageRevisions+`
-		UPDATE partition_versions r SET purged_at = $3 FROM garbage g
-		WHERE r.dataset_version = g.dataset_version AND r.partition_key = g.partition_key AND r.revision = g.revision
-		RETURNING r.dataset_version, r.partition_key, r.revision, r.bytes`, garbageArgs(org, use, nil, now)...)
+	var looked int
+	err = tx.QueryRow(ctx, garbageCandidates+`
+		few AS MATERIALIZED (
+			SELECT DISTINCT dataset_version, partition_key FROM candidates
+			WHERE (dataset_version, partition_key) > ($11, $12) ORDER BY 1, 2 LIMIT $13),
+		last AS (SELECT * FROM few ORDER BY 1 DESC, 2 DESC LIMIT 1),
+		chosen AS (
+			SELECT * FROM candidates WHERE (dataset_version, partition_key) > ($11, $12)
+			  AND (dataset_version, partition_key) <= (SELECT * FROM last))`+garbageAmongThem+`,
+		marked AS (
+			UPDATE partition_versions r SET purged_at = $3 FROM garbage g
+			WHERE r.dataset_version = g.dataset_version AND r.partition_key = g.partition_key AND r.revision = g.revision
+			RETURNING r.bytes)
+		SELECT (SELECT count(*) FROM few), (SELECT count(*) FROM marked), (SELECT coalesce(sum(bytes), 0) FROM marked),
+			coalesce((SELECT dataset_version FROM last), $11), coalesce((SELECT partition_key FROM last), $12)`,
+		append(garbageArgs(org, use, nil, now), after.Version, after.Key, most)...).
+		Scan(&looked, &m.Revisions, &m.Bytes, &m.Last.Version, &m.Last.Key)
 	if err != nil {
-		return nil, fmt.Errorf("mark garbage revisions: %w", err)
+		return m, fmt.Errorf("mark garbage revisions: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[GarbageRevision])
-	if err != nil {
-		return nil, fmt.Errorf("mark garbage revisions: %w", err)
-	}
-	return found, nil
+	m.More = looked == most
+	return m, nil
 }
 
 // MarkedRevision is a revision whose bytes have to be removed.

@@ -138,8 +138,8 @@ func TestAReplacedRevisionIsGarbageOnceNobodyReadsIt(t *testing.T) {
 
 	var marked []registry.MarkedRevision
 	w.inTx(func(ctx context.Context, tx pgx.Tx) error {
-		garbage, err := registry.MarkGarbageRevisions(ctx, tx, w.caller.OrgID, registry.InUse{}, now)
-		require.Len(t, garbage, 1)
+		garbage, err := registry.MarkGarbageRevisions(ctx, tx, w.caller.OrgID, registry.InUse{}, now, registry.Ref{})
+		require.Equal(t, 1, garbage.Revisions)
 		return err
 	})
 	w.inTx(func(ctx context.Context, tx pgx.Tx) (err error) {

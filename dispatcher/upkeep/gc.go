@@ -10,12 +10,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
-	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -47,11 +46,12 @@ func (u *Upkeep) CollectGarbage(
 		return u.findGarbage(ctx, caller.OrgID, now)
 	}
 
-	found, err := u.collect(ctx, caller.OrgID, now)
-	if err != nil {
-		return found, fmt.Errorf("collect garbage: %w", err)
+	c := u.newCollection(caller.OrgID, now)
+	if err := workitems.Step(c.step).Whole(ctx); err != nil {
+		return c.found, err
 	}
 
+	found := c.found
 	detail := map[string]any{
 		"generations": len(found.Generations), "revisions": found.Revisions,
 		"staging": found.Staging, "uploads": found.Uploads,
@@ -59,48 +59,6 @@ func (u *Upkeep) CollectGarbage(
 	return found, pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		return authz.Audit(ctx, tx, caller, "gc.run", caller.OrgSlug, detail)
 	})
-}
-
-// gcArgs asks for one collection over all orgs.
-type gcArgs struct{}
-
-func (gcArgs) Kind() string { return "gc" }
-
-type gcWorker struct {
-	river.WorkerDefaults[gcArgs]
-	upkeep *Upkeep
-}
-
-func (w *gcWorker) Work(ctx context.Context, _ *river.Job[gcArgs]) error {
-	return w.upkeep.CollectAll(ctx, clock.Now())
-}
-
-// Timeout bounds a collection, which may remove many files. The next one removes what this one leaves.
-func (w *gcWorker) Timeout(*river.Job[gcArgs]) time.Duration { return gcEvery / 2 }
-
-// CollectAll collects the garbage of all orgs.
-func (u *Upkeep) CollectAll(ctx context.Context, now time.Time) error {
-	var orgs []uuid.UUID
-	err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		orgs, err = registry.OrgsWithData(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	var failed []error
-	for _, org := range orgs {
-		found, err := u.collect(ctx, org, now)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("collect garbage of org %s: %w", org, err))
-		}
-		if len(found.Generations) > 0 || found.Revisions > 0 || found.Staging > 0 || found.Uploads > 0 {
-			u.log.Info("collected garbage", "org", org, "generations", len(found.Generations),
-				"revisions", found.Revisions, "staging", found.Staging, "uploads", found.Uploads)
-		}
-	}
-	return errors.Join(failed...)
 }
 
 // findGarbage returns what a collection would remove.
@@ -123,11 +81,16 @@ func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 			gone[i] = g.Version
 		}
 		revisions, err := registry.GarbageRevisions(ctx, tx, org, use, gone, now)
-		found.count(revisions)
+		found.Revisions, found.RevisionBytes = len(revisions), 0
+		for _, r := range revisions {
+			found.RevisionBytes += r.Bytes
+		}
 		return err
 	})
-	if err == nil {
-		found.Staging, err = u.sweepStaging(ctx, org, now, nil)
+	for from, more := "", true; err == nil && more; more = from != "" {
+		var locations int
+		locations, from, err = u.sweepStaging(ctx, org, now, from, true)
+		found.Staging += locations
 	}
 	if err == nil {
 		found.Uploads, err = u.sweepUploads(ctx, org, now, false)
@@ -138,63 +101,22 @@ func (u *Upkeep) findGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 	return found, nil
 }
 
-// count sets the figures of the revisions.
-func (g *Garbage) count(revisions []registry.GarbageRevision) {
-	g.Revisions = len(revisions)
-	for _, r := range revisions {
-		g.RevisionBytes += r.Bytes
-	}
-}
-
-// collect marks what nothing reaches, then removes what this run has marked, and an earlier one that did not finish.
-func (u *Upkeep) collect(ctx context.Context, org uuid.UUID, now time.Time) (Garbage, error) {
-	found := Garbage{Generations: []registry.GarbageGeneration{}}
-	if err := u.MarkGarbage(ctx, org, &found, now); err != nil {
-		return found, err
-	}
-	var stagingErr, uploadsErr error
-	found.Staging, stagingErr = u.sweepStaging(ctx, org, now, u.storage)
-	found.Uploads, uploadsErr = u.sweepUploads(ctx, org, now, true)
-	return found, errors.Join(stagingErr, uploadsErr, u.RemoveMarked(ctx, org, now))
-}
-
-// MarkGarbage marks the generations and revisions that nothing reaches, and adds them to found.
-func (u *Upkeep) MarkGarbage(ctx context.Context, org uuid.UUID, found *Garbage, now time.Time) error {
-	var dags []string
-	err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
+// dagsWithGarbage returns the DAGs that have unreachable generations, sorted.
+func (u *Upkeep) dagsWithGarbage(ctx context.Context, org uuid.UUID, now time.Time) (dags []string, err error) {
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
 		use, err := inUse(ctx, tx, org)
 		if err != nil {
 			return err
 		}
 		candidates, err := registry.UnreachableGenerations(ctx, tx, org, "", use, now)
-		dags = dags[:0]
+		dags = []string{}
 		for _, c := range candidates {
 			dags = append(dags, c.DAG)
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-
-	for _, name := range slices.Compact(dags) {
-		marked, err := u.markGenerations(ctx, org, name, now)
-		if err != nil {
-			return err
-		}
-		found.Generations = append(found.Generations, marked...)
-	}
-
-	return pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) error {
-		use, err := inUse(ctx, tx, org)
-		if err != nil {
-			return err
-		}
-		revisions, err := registry.MarkGarbageRevisions(ctx, tx, org, use, now)
-		*found = Garbage{Generations: found.Generations}
-		found.count(revisions)
-		return err
-	})
+	slices.Sort(dags)
+	return slices.Compact(dags), err
 }
 
 // markGenerations marks the unreachable generations of a DAG. It finds them once more under the DAG's lock, so that no
@@ -383,60 +305,73 @@ func (u *Upkeep) narrowViews(ctx context.Context, m registry.MarkedGeneration) e
 	})
 }
 
-// sweepStaging removes what ended attempts wrote and did not commit, at the locations recorded at their claims, and
-// returns the number of these locations. Without a storage it only counts them. It leaves attempts whose completion may
-// still come.
+// sweepStaging removes what some ended attempts wrote and did not commit, at the locations recorded at their claims,
+// and returns the number of these locations. It begins after the attempt that from names, and returns the last one that
+// it looked at, if more may follow. A dry run only counts. It leaves attempts whose completion may still come, and
+// those whose data it cannot remove.
 func (u *Upkeep) sweepStaging(
-	ctx context.Context, org uuid.UUID, now time.Time, remove *storage.Storage,
-) (locations int, err error) {
-	var (
-		after   uuid.UUID
-		attempt int
-	)
-	for {
-		var ended []endedAttempt
-		var useless []string
-		err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
-			if ended, err = endedAttempts(ctx, tx, org, after, attempt, now.Add(-stagingGrace)); err != nil {
-				return err
-			}
-
-			tasks := make([]uuid.UUID, len(ended))
-			for i, e := range ended {
-				tasks[i] = e.Task
-			}
-			committed, err := registry.Committed(ctx, tx, org, tasks)
-			useless = useless[:0]
-			for _, e := range ended {
-				for _, location := range e.Staging {
-					if location != "" && !committed[location] {
-						useless = append(useless, location)
-					}
-				}
-			}
-			return err
-		})
-		if err != nil {
-			return locations, err
-		}
-
-		locations += len(useless)
-		if remove != nil {
-			for _, location := range useless {
-				if err := remove.Discard(ctx, location); err != nil {
-					return locations, err
-				}
-			}
-			if err := u.forgetStaging(ctx, org, ended); err != nil {
-				return locations, err
-			}
-		}
-
-		if len(ended) < gcBatch {
-			return locations, nil
-		}
-		after, attempt = ended[gcBatch-1].Task, ended[gcBatch-1].Attempt
+	ctx context.Context, org uuid.UUID, now time.Time, from string, dryRun bool,
+) (locations int, next string, err error) {
+	after, err := parseAttempt(from)
+	if err != nil {
+		return 0, "", err
 	}
+	var ended []endedAttempt
+	err = pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if ended, err = endedAttempts(ctx, tx, org, after, now.Add(-stagingGrace)); err != nil {
+			return err
+		}
+		return leaveUncommitted(ctx, tx, org, ended)
+	})
+	if err != nil {
+		return 0, "", err
+	}
+
+	if len(ended) == gcBatch {
+		next = ended[gcBatch-1].String()
+	}
+	if !dryRun {
+		ended, err = u.discardStaging(ctx, org, ended)
+	}
+	for _, e := range ended {
+		locations += len(e.Staging)
+	}
+	return locations, next, err
+}
+
+// leaveUncommitted removes from the attempts' locations those that they have committed.
+func leaveUncommitted(ctx context.Context, tx pgx.Tx, org uuid.UUID, ended []endedAttempt) error {
+	tasks := make([]uuid.UUID, len(ended))
+	for i, e := range ended {
+		tasks[i] = e.Task
+	}
+	committed, err := registry.Committed(ctx, tx, org, tasks)
+	if err != nil {
+		return err
+	}
+	for i := range ended {
+		ended[i].Staging = slices.DeleteFunc(ended[i].Staging, func(location string) bool {
+			return location == "" || committed[location]
+		})
+	}
+	return nil
+}
+
+// discardStaging removes what is at the attempts' locations, and forgets and returns the attempts that have nothing
+// left. Its error names the others.
+func (u *Upkeep) discardStaging(
+	ctx context.Context, org uuid.UUID, ended []endedAttempt,
+) (removed []endedAttempt, err error) {
+	var failed []error
+	for _, e := range ended {
+		if err := u.storage.Discard(ctx, e.Staging...); err != nil {
+			failed = append(failed, fmt.Errorf("what attempt %d of task %s wrote: %w", e.Attempt, e.Task, err))
+			continue
+		}
+		removed = append(removed, e)
+	}
+	failed = append(failed, u.forgetStaging(ctx, org, removed))
+	return removed, errors.Join(failed...)
 }
 
 // endedAttempt is an attempt that can commit no more, with the locations that it wrote to.
@@ -446,10 +381,22 @@ type endedAttempt struct {
 	Staging []string
 }
 
+func (e endedAttempt) String() string { return fmt.Sprint(e.Task, " ", e.Attempt) }
+
+// parseAttempt returns the attempt that a text names; empty: one before all others.
+func parseAttempt(text string) (e endedAttempt, err error) {
+	if text != "" {
+		if _, err = fmt.Sscan(text, &e.Task, &e.Attempt); err != nil {
+			return e, fmt.Errorf("position in the attempts: %w", err)
+		}
+	}
+	return e, nil
+}
+
 // endedAttempts lists the attempts that ended before a time and can commit no more, in the order of the primary key and
 // after the given one.
 func endedAttempts(
-	ctx context.Context, tx pgx.Tx, org, after uuid.UUID, attempt int, before time.Time,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, after endedAttempt, before time.Time,
 ) ([]endedAttempt, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT a.task_id, a.attempt, a.staging
@@ -458,7 +405,7 @@ func endedAttempts(
 		  AND coalesce(a.ended_at, a.started_at) < $4
 		  AND (t.id IS NULL OR a.attempt < t.attempt OR t.status IN ('Completed', 'Canceled')
 		       OR t.status IN ('Queued', 'Failed') AND t.reason IS DISTINCT FROM 'lease_expired')
-		ORDER BY a.task_id, a.attempt LIMIT $5`, org, after, attempt, before, gcBatch)
+		ORDER BY a.task_id, a.attempt LIMIT $5`, org, after.Task, after.Attempt, before, gcBatch)
 	if err != nil {
 		return nil, fmt.Errorf("find ended attempts: %w", err)
 	}

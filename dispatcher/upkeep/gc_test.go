@@ -14,7 +14,6 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
-	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -269,8 +268,8 @@ func TestGCAfterACrash(t *testing.T) {
 	w.Serve(dispatchertest.Tagged("two"))
 	before := w.Files()
 	later := time.Now().Add(dispatchertest.PastWindow)
-	var found upkeep.Garbage
-	require.NoError(t, w.D.Upkeep.MarkGarbage(t.Context(), w.Caller.OrgID, &found, later))
+	found, err := w.D.Upkeep.MarkGarbage(t.Context(), w.Caller.OrgID, later)
+	require.NoError(t, err)
 	require.Len(t, found.Generations, 1)
 	require.Equal(t, 1, found.Revisions)
 	require.Equal(t, before, w.Files())
@@ -329,6 +328,38 @@ func TestGCOfWhatWasNotPublished(t *testing.T) {
 	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts`))
 	require.Equal(t, 1, w.GC(time.Now().Add(dispatchertest.PastWindow)).Staging)
 	require.Empty(t, w.Files())
+}
+
+// What cannot be removed is told, and keeps nothing else from being so.
+func TestGCOfWhatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Deploy(dispatchertest.Upkept)
+	w.Advance()
+	claimed := w.Claim(w.D)
+	require.Len(t, claimed, 2)
+	done := w.Do(w.D, claimed[0])
+	done.Outcome.Unchanged = true // its completion reports Unchanged
+	require.NoError(t, w.D.CompleteAttempt(t.Context(), claimed[0], done, dispatchertest.Later(0)))
+	dispatchertest.Execute(t.Context(), w.D, claimed[1])
+	w.Settle()
+	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts`))
+	_, err := w.Pool.Exec(t.Context(), `
+		INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, staging)
+		SELECT task_id, 0, org_id, worker_id, started_at, ended_at, 'lease_expired', '{s3://gone/of/an-attempt}'
+		FROM task_attempts`)
+	require.NoError(t, err)
+	w.Serve(dispatchertest.Tagged("two"))
+
+	found, err := w.D.Upkeep.CollectGarbage(t.Context(), w.Caller, false, time.Now().Add(dispatchertest.PastWindow))
+	require.ErrorContains(t, err, "what attempt 0 of task")
+	require.Equal(t, 1, found.Staging)
+	require.NotEmpty(t, found.Generations)
+	require.NotEmpty(t, w.Files())
+	require.Equal(t, w.Named(), w.Files(), "all else is gone")
+	require.Equal(t, 1, w.Count(`SELECT FROM task_attempts WHERE staging <> '{}'`), "and it is tried again")
 }
 
 // A purged generation is never reused: deploying its document again builds it anew, in the next epoch.
@@ -398,7 +429,7 @@ func TestGCSeesOneOrg(t *testing.T) {
 	}
 	require.Len(t, w.GC(time.Now().Add(dispatchertest.PastWindow)).Generations, 1)
 	require.Equal(t, 1, w.Count(`SELECT FROM dataset_versions WHERE purged_at IS NOT NULL`))
-	require.NoError(t, w.D.Upkeep.CollectAll(t.Context(), time.Now().Add(dispatchertest.PastWindow)))
+	require.NoError(t, w.D.Upkeep.RemoveAll(t.Context(), time.Now().Add(dispatchertest.PastWindow)))
 	require.Equal(t, 2, w.Count(`SELECT FROM dataset_versions WHERE cleared_at IS NOT NULL`))
 	require.Equal(t, w.Named(), w.Files())
 }

@@ -88,7 +88,7 @@ func (u *Upkeep) sweeps() workitems.Kind {
 	return workitems.Kind{
 		Name: kindSweep, Every: sweepEvery, Whole: wholeEvery, Begin: u.beginSweep,
 		Objects: []string{"backfills", "bulk_actions", "data_invalidations", "effect_positions", "events", "limits",
-			"outbox", "scheduled_events", "strays", "tasks"},
+			"outbox", "scheduled_events", "strays", "tasks", "versions"},
 	}
 }
 
@@ -129,6 +129,8 @@ func (u *Upkeep) beginSweep(ctx context.Context, object string, now time.Time) (
 		return u.beginLimits(ctx)
 	case "effect_positions":
 		return u.sweepEffects, nil
+	case "versions":
+		return u.shrinkVersions(now.Add(-u.KeepVersions), now), nil
 	case "strays":
 		return func(ctx context.Context, position string) (workitems.Progress, error) {
 			return u.dispatcher.PlaceStrays(ctx, position, now)
@@ -177,6 +179,15 @@ func idAt(position string) (id uuid.UUID, err error) {
 		}
 	}
 	return id, nil
+}
+
+// behind returns the index of the first of sorted items that comes after the one at a position.
+func behind[E, P any](all []E, position P, compare func(E, P) int) int {
+	i, found := slices.BinarySearchFunc(all, position, compare)
+	if found {
+		i++
+	}
+	return i
 }
 
 const taskColumns = `SELECT id, org_id, job_id, dedupe_key, status, completed_at FROM tasks

@@ -7,40 +7,73 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
-	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
-// Removing data is a River job, which River's elected leader enqueues. Tasks never go through River: retries and fences
-// have one owner.
+// River's elected leader asks once in a while, as a River job, for what removes data. The work itself is work items,
+// and tasks never go through River: retries and fences have one owner.
 
-// retentionArgs asks for the removal of partitions and versions past their time.
-type retentionArgs struct{}
+// removalEvery is how often each org's garbage and expired partitions are removed.
+const removalEvery = time.Hour
 
-func (retentionArgs) Kind() string { return "retention" }
+// removalArgs asks for that in all orgs.
+type removalArgs struct{}
 
-type retentionWorker struct {
-	river.WorkerDefaults[retentionArgs]
+func (removalArgs) Kind() string { return "removal" }
+
+type removalWorker struct {
+	river.WorkerDefaults[removalArgs]
 	upkeep *Upkeep
 }
 
-func (w *retentionWorker) Work(ctx context.Context, _ *river.Job[retentionArgs]) error {
-	return errors.Join(
-		w.upkeep.SweepExpired(ctx, clock.Now()),
-		w.upkeep.ShrinkVersions(ctx, clock.Now()),
-	)
+func (w *removalWorker) Work(ctx context.Context, _ *river.Job[removalArgs]) error {
+	return w.upkeep.askForRemoval(ctx)
 }
 
-// Timeout bounds a sweep. The next one removes what this one leaves.
-func (w *retentionWorker) Timeout(*river.Job[retentionArgs]) time.Duration { return retentionEvery / 2 }
+// askForRemoval asks for a collection of garbage and for the removal of expired partitions, in each org.
+func (u *Upkeep) askForRemoval(ctx context.Context) error {
+	orgs, err := u.orgsWithData(ctx)
+	if err != nil {
+		return err
+	}
+	return pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
+		b := new(pg.Batch)
+		workitems.Ask(b, kindExpire, orgs)
+		workitems.Ask(b, kindGC, orgs)
+		return b.Send(ctx, tx)
+	})
+}
 
-const (
-	retentionEvery = time.Hour
-	gcEvery        = time.Hour
-)
+// orgsWithData returns the objects of work items of all orgs that have data.
+func (u *Upkeep) orgsWithData(ctx context.Context) (objects []string, err error) {
+	err = pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
+		orgs, err := registry.OrgsWithData(ctx, tx)
+		objects = objects[:0]
+		for _, org := range orgs {
+			objects = append(objects, org.String())
+		}
+		return err
+	})
+	return objects, err
+}
+
+// RemoveAll collects garbage and removes expired partitions in all orgs now.
+func (u *Upkeep) RemoveAll(ctx context.Context, now time.Time) error {
+	orgs, err := u.orgsWithData(ctx)
+	for _, kind := range []string{kindExpire, kindGC} {
+		for _, org := range orgs {
+			err = errors.Join(err, u.items.Pass(ctx, kind, org, now))
+		}
+	}
+	return err
+}
 
 // runPeriodic runs River's client until ctx ends. If the database is away when the client starts, it tries again later;
 // the other loops do not wait for it.
@@ -62,20 +95,19 @@ func (u *Upkeep) runPeriodic(ctx context.Context) error {
 // runPeriodicOnce starts River's client, and stops it when ctx ends.
 func (u *Upkeep) runPeriodicOnce(ctx context.Context) error {
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &retentionWorker{upkeep: u})
-	river.AddWorker(workers, &gcWorker{upkeep: u})
+	river.AddWorker(workers, &removalWorker{upkeep: u})
 
-	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: time.Minute}}
+	// Asking at the start, too, but once in each period, does not depend on how long a leader lives.
+	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: removalEvery}}
 	client, err := river.NewClient(riverpgxv5.New(u.pool), &river.Config{
 		ID:      u.workerID,
 		Logger:  slog.New(u.log.Handler().WithAttrs([]slog.Attr{slog.String("part", "periodic")})),
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
 		Workers: workers,
 		PeriodicJobs: []*river.PeriodicJob{
-			river.NewPeriodicJob(river.PeriodicInterval(retentionEvery),
-				func() (river.JobArgs, *river.InsertOpts) { return retentionArgs{}, once }, nil),
-			river.NewPeriodicJob(river.PeriodicInterval(gcEvery),
-				func() (river.JobArgs, *river.InsertOpts) { return gcArgs{}, once }, nil),
+			river.NewPeriodicJob(river.PeriodicInterval(removalEvery),
+				func() (river.JobArgs, *river.InsertOpts) { return removalArgs{}, once },
+				&river.PeriodicJobOpts{RunOnStart: true}),
 		},
 	})
 	if err != nil {

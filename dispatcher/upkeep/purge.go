@@ -71,7 +71,7 @@ func (u *Upkeep) Purge(
 	}
 
 	u.log.Warn("purged", "dataset", dataset.Name, "partitions", len(purged.Partitions), "actor", caller.Actor)
-	err = errors.Join(u.RemoveMarked(ctx, caller.OrgID, now), u.discardStaging(ctx, caller.OrgID, tasks))
+	err = errors.Join(u.RemoveMarked(ctx, caller.OrgID, now), u.purgeStaging(ctx, caller.OrgID, tasks))
 	if err != nil {
 		u.log.Warn("the bytes of a purge are left to gc", "dataset", dataset.Name, "error", err)
 		purged.Left = "an error on the server, which its log has"
@@ -219,10 +219,9 @@ func forgetTasks(
 	return ids, nil
 }
 
-// discardStaging removes at once what ended attempts of the tasks left at locations that no revision uses.
-func (u *Upkeep) discardStaging(ctx context.Context, org uuid.UUID, tasks []uuid.UUID) error {
+// purgeStaging removes at once what ended attempts of the tasks left at locations that no revision uses.
+func (u *Upkeep) purgeStaging(ctx context.Context, org uuid.UUID, tasks []uuid.UUID) error {
 	var ended []endedAttempt
-	committed := map[string]bool{}
 	err := pg.InOrgTx(ctx, u.requests, org, func(ctx context.Context, tx pgx.Tx) (err error) {
 		rows, err := tx.Query(ctx, `
 			SELECT a.task_id, a.attempt, a.staging FROM task_attempts a
@@ -233,21 +232,11 @@ func (u *Upkeep) discardStaging(ctx context.Context, org uuid.UUID, tasks []uuid
 		if ended, err = pgx.CollectRows(rows, pgx.RowToStructByPos[endedAttempt]); err != nil {
 			return err
 		}
-		committed, err = registry.Committed(ctx, tx, org, tasks)
-		return err
+		return leaveUncommitted(ctx, tx, org, ended)
 	})
 	if err != nil {
 		return err
 	}
-
-	for _, e := range ended {
-		for _, location := range e.Staging {
-			if location != "" && !committed[location] {
-				if err := u.storage.Discard(ctx, location); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return u.forgetStaging(ctx, org, ended)
+	_, err = u.discardStaging(ctx, org, ended)
+	return err
 }

@@ -67,7 +67,7 @@ func (u *Upkeep) PurgeTasks(
 	}
 
 	u.log.Warn("purged tasks", "tasks", len(tasks), "actor", caller.Actor)
-	if err := u.discardStaging(ctx, caller.OrgID, tasks); err != nil {
+	if err := u.purgeStaging(ctx, caller.OrgID, tasks); err != nil {
 		return purged, fmt.Errorf(
 			"purge tasks: their contents are gone, but not all that they left in staging; gc goes on with it: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 func purge(w *dispatchertest.World, name string, req upkeep.PurgeRequest) (upkeep.Purged, error) {
@@ -70,6 +71,11 @@ func TestPurge(t *testing.T) {
 		AND detail ->> 'reason' = 'erasure request 17'`))
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{})
 	require.ErrorContains(t, err, "purged", "nobody rolls back to what is gone")
+	history, err := deploy.New(w.D.Registry).History(t.Context(), w.Caller, "letters", 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, []any{2, false, 1, true}, []any{history[0].Number, history[0].Purged,
+		history[1].Number, history[1].Purged})
+	require.Nil(t, history[1].InstantUntil, "and the history promises nothing else")
 
 	// It does not come back by itself: not by a sweep, and not because the source still has it.
 	w.Poll()

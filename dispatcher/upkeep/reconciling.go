@@ -73,12 +73,9 @@ func (u *Upkeep) reconcileNext(
 	if err != nil {
 		return workitems.Progress{}, err
 	}
-	i, found := slices.BinarySearchFunc(jobs, after, func(a registry.Acting, id uuid.UUID) int {
+	i := behind(jobs, after, func(a registry.Acting, id uuid.UUID) int {
 		return slices.Compare(a.Job.Origin[:], id[:])
 	})
-	if found {
-		i++
-	}
 	if i == len(jobs) {
 		return workitems.Progress{Over: true}, nil
 	}

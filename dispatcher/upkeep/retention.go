@@ -2,58 +2,88 @@ package upkeep
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
-// SweepExpired removes partitions past the retention of their dataset. It counts from the end of a partition's time
-// or, if partitions are not of time, from when the partition was made. A partition that a task works on, or that a
-// version in its rollback window shows, stays until a later sweep finds it free.
-func (u *Upkeep) SweepExpired(ctx context.Context, now time.Time) error {
-	var expired []registry.Expiry
-	err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		expired, err = registry.Expired(ctx, tx, now)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+const kindExpire = "expiry"
 
-	var failed []error
-	for _, e := range expired {
-		err := u.expire(ctx, e, now)
-		switch {
-		case fault.Is(err, fault.Conflict), fault.Is(err, fault.Unavailable):
-			u.log.Info("expired partitions stay until they are free", "dag", e.DAG, "dataset", e.Dataset, "reason", err)
-		case err != nil:
-			failed = append(failed, fmt.Errorf("retention of %s: %w", e.Dataset, err))
-		default:
-			u.log.Info("expired partitions are gone", "dag", e.DAG, "dataset", e.Dataset)
-			failed = append(failed, u.RemoveMarked(ctx, e.OrgID, now))
-		}
+// expiring is the work of removing the partitions of an org that are past the retention of their dataset. It counts
+// from the end of a partition's time or, if partitions are not of time, from when the partition was made. A partition
+// that a task works on, or that a version in its rollback window shows, stays until a later pass finds it free. The
+// position is the dataset that was done last.
+func (u *Upkeep) expiring() workitems.Kind {
+	return workitems.Kind{
+		Name: kindExpire,
+		Begin: func(ctx context.Context, object string, now time.Time) (workitems.Step, error) {
+			org, err := uuid.Parse(object)
+			if err != nil {
+				return nil, err
+			}
+			var all []registry.Expiry
+			err = pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+				all, err = registry.Expiries(ctx, tx, org)
+				return err
+			})
+			return func(ctx context.Context, position string) (workitems.Progress, error) {
+				return u.expireNext(ctx, all, position, now)
+			}, err
+		},
 	}
-	return errors.Join(failed...)
 }
 
-// expire purges the partitions of one dataset that are still expired under the DAG's lock.
-func (u *Upkeep) expire(ctx context.Context, e registry.Expiry, now time.Time) error {
-	return pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-			return err
-		}
-		if err := registry.LockDAGs(ctx, tx, e.OrgID, []string{e.DAG}); err != nil {
+// expireNext removes the oldest expired partitions of the dataset that comes after a position. The pass goes on behind
+// one that fails, which the log and the next pass get again.
+func (u *Upkeep) expireNext(
+	ctx context.Context, all []registry.Expiry, position string, now time.Time,
+) (done workitems.Progress, err error) {
+	after, err := idAt(position)
+	if err != nil {
+		return done, err
+	}
+	i := behind(all, after, func(e registry.Expiry, id uuid.UUID) int { return slices.Compare(e.Version[:], id[:]) })
+	if i == len(all) {
+		return workitems.Progress{Gone: true}, nil
+	}
+
+	e := all[i]
+	n, err := u.expire(ctx, e, now)
+	if err == nil && n > 0 {
+		u.log.Info("expired partitions are gone", "dag", e.DAG, "dataset", e.Dataset, "partitions", n)
+		err = u.RemoveMarked(ctx, e.OrgID, now)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return done, err
+	case fault.Is(err, fault.Conflict), fault.Is(err, fault.Unavailable):
+		u.log.Info("expired partitions stay until they are free", "dag", e.DAG, "dataset", e.Dataset, "reason", err)
+	case err != nil:
+		u.log.Error("retention failed, will try again", "dag", e.DAG, "dataset", e.Dataset, "error", err)
+	case n == registry.ExpireAtOnce: // there may be more
+		return workitems.Progress{Position: position, Rows: int64(n)}, nil
+	}
+	return workitems.Progress{Position: e.Version.String(), Rows: int64(n)}, nil
+}
+
+// expire purges the oldest partitions of a dataset that are expired under the DAG's lock, and returns their number.
+func (u *Upkeep) expire(ctx context.Context, e registry.Expiry, now time.Time) (n int, err error) {
+	err = pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockDAGBriefly(ctx, tx, e.OrgID, e.DAG); err != nil {
 			return err
 		}
 
-		gone, err := e.Still(ctx, tx, now)
-		if err != nil || len(gone) == 0 {
+		gone, err := e.Past(ctx, tx, now)
+		n = len(gone)
+		if err != nil || n == 0 {
 			return err
 		}
 
@@ -66,40 +96,38 @@ func (u *Upkeep) expire(ctx context.Context, e registry.Expiry, now time.Time) e
 		_, err = registry.Purge(ctx, tx, e.OrgID, gone, now)
 		return err
 	})
+	return n, err
 }
 
 // shrinkBatch is how many versions shrink under one lock of their DAG, which completions wait for.
 const shrinkBatch = 10
 
-// ShrinkVersions shrinks versions that ended longer ago than the retention to their records.
-func (u *Upkeep) ShrinkVersions(ctx context.Context, now time.Time) error {
-	before := now.Add(-u.KeepVersions)
-	for {
+// shrinkVersions returns a step that shrinks some versions which ended before a time to their records.
+func (u *Upkeep) shrinkVersions(before, now time.Time) workitems.Step {
+	return func(ctx context.Context, _ string) (done workitems.Progress, err error) {
 		var old []registry.OldVersions
-		err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		err = pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 			old, err = registry.FindOldVersions(ctx, tx, before, now, shrinkBatch)
 			return err
 		})
-		if err != nil || len(old) == 0 {
-			return err
+		if err != nil {
+			return done, err
 		}
 
-		var shrunk int64
 		for _, o := range old {
 			err := pg.InTx(ctx, u.pool, func(ctx context.Context, tx pgx.Tx) error {
 				if err := registry.LockDAGs(ctx, tx, o.OrgID, []string{o.DAG}); err != nil {
 					return err
 				}
 				n, err := o.Shrink(ctx, tx, before, now)
-				shrunk += n
+				done.Rows += n
 				return err
 			})
 			if err != nil {
-				return err
+				return done, err
 			}
 		}
-		if shrunk == 0 {
-			return nil // they are in use again by now
-		}
+		done.Over = done.Rows == 0 // none is left, or those are in use again by now
+		return done, nil
 	}
 }

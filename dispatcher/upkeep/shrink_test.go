@@ -38,12 +38,12 @@ func TestOldVersionsShrinkToTheirRecords(t *testing.T) {
 	require.Equal(t, 2, jobsOf(2))
 
 	later := dispatchertest.Later(401 * 24 * time.Hour)
-	require.NoError(t, w.D.Upkeep.ShrinkVersions(t.Context(), later))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), later))
 	require.Empty(t, shrunk(), "gc has not removed their data yet")
 	w.GC(later)
-	require.NoError(t, w.D.Upkeep.ShrinkVersions(t.Context(), dispatchertest.Later(399*24*time.Hour)))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), dispatchertest.Later(399*24*time.Hour)))
 	require.Empty(t, shrunk(), "it is not their time")
-	require.NoError(t, w.D.Upkeep.ShrinkVersions(t.Context(), later))
+	require.NoError(t, w.D.Upkeep.SweepRetention(t.Context(), later))
 	require.Equal(t, []string{"acme 1", "acme 2"}, shrunk(),
 		"not the one that serves, the one before, and the pinned one")
 	require.Equal(t, 1, jobsOf(2), "the job that it introduced stays")

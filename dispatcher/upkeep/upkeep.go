@@ -42,7 +42,8 @@ func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views) *Upkeep {
 		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
 		KeepVersions: KeepVersions,
 	}
-	u.items = workitems.New(d.Pool, d.Log, u.sweeps(), u.reconciling(), u.limits(), u.fanOut())
+	u.items = workitems.New(d.Pool, d.Log, u.sweeps(), u.expiring(), u.collecting(), u.reconciling(), u.limits(),
+		u.fanOut())
 	return u
 }
 

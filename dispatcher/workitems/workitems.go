@@ -44,6 +44,17 @@ type Kind struct {
 // Step does a small part of the work, from a position on.
 type Step func(ctx context.Context, position string) (Progress, error)
 
+// Whole takes all steps of a pass.
+func (s Step) Whole(ctx context.Context) error {
+	for done := (Progress{}); !done.Over && !done.Gone; {
+		var err error
+		if done, err = s(ctx, done.Position); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Progress is what a step has done.
 type Progress struct {
 	Position string
@@ -124,14 +135,11 @@ func (r *Runner) Pass(ctx context.Context, kind, object string, now time.Time) e
 		return fmt.Errorf("no work of kind %q", kind)
 	}
 	step, err := r.kinds[i].Begin(ctx, object, now)
+	if err == nil {
+		err = step.Whole(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", kind, object, err)
-	}
-
-	for done := (Progress{}); !done.Over && !done.Gone; {
-		if done, err = step(ctx, done.Position); err != nil {
-			return fmt.Errorf("%s %s: %w", kind, object, err)
-		}
 	}
 	return nil
 }

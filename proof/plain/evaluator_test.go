@@ -82,8 +82,9 @@ func place(zone string) *time.Location {
 // it.
 func hour(zone, key string) (start time.Time, minutes int) {
 	day, _ := time.Parse(time.DateOnly, key[:len(time.DateOnly)])
+	there := place(zone)
 	for t := day.Add(-24 * time.Hour); t.Before(day.Add(48 * time.Hour)); t = t.Add(time.Minute) {
-		if t.In(place(zone)).Format("2006-01-02T15") != key {
+		if t.In(there).Format("2006-01-02T15") != key {
 			continue
 		}
 		if minutes == 0 {
@@ -133,26 +134,26 @@ func (j job) evaluate(inputs []table, before table) table {
 			}
 		}
 	case monthly:
-		for key, rows := range inputs[0] {
-			month := key[:len("2006-01")]
-			out[month] = append(out[month], j.kept(rows)...)
-		}
-		for month := range out {
-			out[month] = sums(out[month])
-		}
+		return j.perPeriod(inputs[0], len("2006-01"))
+	case daily:
+		return j.perPeriod(inputs[0], len(time.DateOnly))
 	case totaled:
 		out["all"] = sums(j.kept(inputs[0].all()))
-	case daily:
-		for key, rows := range inputs[0] {
-			day := key[:len(time.DateOnly)]
-			out[day] = append(out[day], j.kept(rows)...)
-		}
-		for day := range out {
-			out[day] = sums(out[day])
-		}
 	case appended:
 		rows := append(slices.Clone(before["all"]), j.project(inputs[0].all())...)
 		out["all"] = distinct(rows)
+	}
+	return out
+}
+
+// perPeriod returns the sums of each period, whose key is the beginning of those of the partitions in it.
+func (j job) perPeriod(in table, length int) table {
+	out := table{}
+	for key, rows := range in {
+		out[key[:length]] = append(out[key[:length]], j.kept(rows)...)
+	}
+	for period, rows := range out {
+		out[period] = sums(rows)
 	}
 	return out
 }

@@ -84,7 +84,11 @@ func anyPipeline(random *rand.Rand) (p pipeline) {
 		j.inputs = p.choose(random, j.kind)
 		first := p.jobs[j.inputs[0]]
 		j.zone = zone
-		j.days = j.kind == daily || j.kind != monthly && j.kind != appended && j.kind != totaled && first.days
+		switch j.kind {
+		case monthly, totaled, appended:
+		default:
+			j.days = j.kind == daily || first.days
+		}
 		j.direct = first.direct && (j.kind == mapped || j.kind == summed)
 		p.jobs = append(p.jobs, j)
 	}
