@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -240,6 +238,7 @@ func (d *Dispatcher) lease(
 		records                []string // the claim records of remote attempts
 		attempts, leaseSeconds []int
 		expires, timeouts      []time.Time
+		stateKeys              []string
 		states                 []int64 // the versions of the operator states
 	)
 	for i, c := range taken {
@@ -275,7 +274,8 @@ func (d *Dispatcher) lease(
 		pins = append(pins, string(pinned))
 		staging = append(staging, strings.Join(locations, "\n")) // a location has no newline: it is escaped
 		records = append(records, string(record))
-		states = append(states, inputs.states[c.Origin].version)
+		slot := slotOfTaken(c)
+		stateKeys, states = append(stateKeys, slot.key), append(states, inputs.states[slot].version)
 		out[i] = t
 	}
 
@@ -284,13 +284,14 @@ func (d *Dispatcher) lease(
 		WITH w AS (
 			SELECT * FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::int[], $8::uuid[], $9::int[],
 				$10::timestamptz[], $11::timestamptz[], $12::text[], $13::text[], $14::text[],
-				$17::bigint[])
+				$17::bigint[], $18::text[])
 				AS w(task, org, origin, slot, attempt, token, seconds, expires_at, timeout_at, pins, staging, given,
-					state_version)),
+					state_version, state_key)),
 		leased AS (
 			INSERT INTO leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds,
-				expires_at, timeout_at, heartbeat_at, worker_token, incarnation, state_version, staging)
-			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2, $15, $16, state_version,
+				expires_at, timeout_at, heartbeat_at, worker_token, incarnation, state_version, state_key, staging)
+			SELECT task, org, origin, slot, attempt, token, $1, seconds, expires_at, timeout_at, $2, $15, $16,
+				state_version, state_key,
 				CASE WHEN attempt = 1 AND given = '' THEN string_to_array(staging, E'\n') ELSE '{}' END FROM w),
 		tried AS (
 			INSERT INTO task_attempts (task_id, attempt, org_id, worker_id, started_at, staging, given)
@@ -302,7 +303,7 @@ func (d *Dispatcher) lease(
 			version = version + 1
 		FROM w WHERE t.id = w.task`,
 		by.Worker, now, list, orgs, origins, slots, attempts, tokens, leaseSeconds,
-		expires, timeouts, pins, staging, records, by.token, by.incarnation, states)
+		expires, timeouts, pins, staging, records, by.token, by.incarnation, states, stateKeys)
 	return out, b.SendLast(ctx, tx)
 }
 
@@ -316,207 +317,3 @@ func (d *Dispatcher) staged(job *registry.Job, outputs []operators.AssignedOutpu
 
 // noTimeout is the timeout of jobs that declare none.
 const noTimeout = 24 * time.Hour
-
-// claimInputs holds the inputs and operator states of a batch of claimed tasks, loaded for all of them at once.
-type claimInputs struct {
-	generations map[uuid.UUID][]registry.InputGeneration // by job row: the generation that each input reads
-	contents    map[registry.Pin]registry.Content
-	columns     map[uuid.UUID][]storage.Column // of generations of which a task reads no partition
-	states      map[uuid.UUID]operatorState    // by origin
-	readings    map[uuid.UUID]json.RawMessage  // how files are read, by job row
-	cursor      *operators.CursorPosition      // where the attempt began, if it is loaded again after its claim
-}
-
-// loadInputs returns the inputs of taken tasks. loaded holds them without their generations, unless it is nil.
-func (d *Dispatcher) loadInputs(
-	ctx context.Context, tx pgx.Tx, taken []tasks.Taken, loaded *pg.Later[claimInputs],
-) (claimInputs, error) {
-	var (
-		pins    []registry.Pin
-		origins []uuid.UUID
-		jobs    []*registry.Job
-	)
-	for _, c := range taken {
-		pins, origins, jobs = append(pins, c.Pins...), append(origins, c.Origin), append(jobs, c.Job)
-	}
-
-	generations, err := d.Registry.InputGenerations(ctx, tx, jobs...)
-	if err != nil {
-		return claimInputs{}, err
-	}
-	if loaded == nil {
-		loaded = queryInputs(new(pg.Batch), pins, origins)
-	}
-	inputs, err := loaded.Get(ctx, tx)
-	if err != nil {
-		return inputs, err
-	}
-	inputs.generations = generations
-	if inputs.readings, err = registry.Readings(ctx, tx, d.readingsOf(jobs)); err != nil {
-		return inputs, err
-	}
-	inputs.columns, err = columnsOfUnread(ctx, tx, taken, generations, inputs.contents)
-	return inputs, err
-}
-
-// columnsOfUnread returns the columns of those generations that taken tasks have as inputs, and read nothing of: where
-// one of several inputs suffices, the others may lack the partition, and what a check reads may be purged by then.
-func columnsOfUnread(
-	ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
-	generations map[uuid.UUID][]registry.InputGeneration, contents map[registry.Pin]registry.Content,
-) (map[uuid.UUID][]storage.Column, error) {
-	var unread []uuid.UUID
-	for _, c := range taken {
-		for i, g := range generations[c.Job.ID] {
-			reads := func(p registry.Pin) bool { return p.Input == i && p.Content(contents).Schema != nil }
-			if !slices.ContainsFunc(c.Pins, reads) {
-				unread = append(unread, g.Version)
-			}
-		}
-	}
-	if len(unread) == 0 {
-		return nil, nil
-	}
-	return registry.ColumnsOf(ctx, tx, unread)
-}
-
-// queryInputs returns the contents of pins, and the operator states of origins.
-func queryInputs(b *pg.Batch, pins []registry.Pin, origins []uuid.UUID) *pg.Later[claimInputs] {
-	var (
-		states = map[uuid.UUID]operatorState{}
-		origin uuid.UUID
-		state  operatorState
-	)
-
-	contents := registry.Contents(b, pins)
-	b.Query("operator states", []any{&origin, &state.text, &state.version}, func() error {
-		states[origin] = operatorState{slices.Clone(state.text), state.version}
-		return nil
-	}, `SELECT job_id, state, version FROM operator_state
-		WHERE job_id = ANY($1) AND state_key = 'default' AND version > 0`, // 0: nobody has written it yet
-		tasks.SortedIDs(origins))
-
-	return pg.Then(pg.Answer(b, &states),
-		func(ctx context.Context, tx pgx.Tx, states map[uuid.UUID]operatorState) (claimInputs, error) {
-			found, err := contents.Get(ctx, tx)
-			return claimInputs{contents: found, states: states}, err
-		})
-}
-
-// stamp returns pins with the times at which their revisions were made.
-func (g claimInputs) stamp(pins []registry.Pin) []registry.Pin {
-	stamped := make([]registry.Pin, len(pins))
-	for i, p := range pins {
-		stamped[i] = p
-		stamped[i].At = p.Content(g.contents).At
-	}
-	return stamped
-}
-
-// partitionOf returns the key of the output partition that a run makes.
-func partitionOf(a operators.Assignment) string {
-	if a.Partition == nil {
-		return dag.WholeKey
-	}
-	return a.Partition.Key
-}
-
-// assign returns everything that a run needs: config, pinned inputs with their committed files, outputs at the
-// generations of the job's version, operator state. For a check task it also returns the revision to check.
-func (d *Dispatcher) assign(
-	ctx context.Context, tx pgx.Tx, t Claimed, c tasks.Taken, g claimInputs,
-) (operators.Assignment, *revisionCheck, error) {
-	job := t.Job
-	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug,
-		DAG: job.DAG, Job: job.Name, Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion,
-		Config: job.Def.Config, Payload: c.Payload, PartitionBy: job.Def.PartitionBy,
-		Roots: d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
-	if c.Kind == tasks.KindCheck {
-		check, err := d.assignCheck(ctx, tx, &a, job, c)
-		return a, check, err
-	}
-
-	var err error
-
-	cursor := g.cursor
-	if cursor == nil {
-		if cursor, err = stale.CursorPosition(ctx, tx, job); err != nil {
-			return a, nil, err
-		}
-	}
-	a.Cursor = cursor
-	if len(c.Partitions) > 0 && cursor == nil {
-		if err := setPartition(&a, job, c.Partitions[0]); err != nil {
-			return a, nil, err
-		}
-	}
-
-	assignInputs(&a, job, c.Pins, g)
-	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
-	a.State, a.Reading = g.states[job.Origin].text, g.readings[job.ID]
-	return a, nil, err
-}
-
-// assignOutputs returns the outputs of a run; those that append come with the revision that they add to.
-func assignOutputs(
-	ctx context.Context, tx pgx.Tx, job *registry.Job, key string,
-) (outputs []operators.AssignedOutput, err error) {
-	for i, o := range job.Outputs {
-		out := operators.AssignedOutput{Index: i, Name: o.Name, Generation: o.Generation,
-			UpdateStrategy: job.Def.UpdateStrategy}
-		if job.Def.UpdateStrategy == dag.Append {
-			ref := registry.Ref{Version: o.Generation.Version, Key: key}
-			if out.Base, err = publishedPartition(ctx, tx, ref); err != nil {
-				return nil, err
-			}
-		}
-		if operators.AnyColumns(job.Def.Operator) {
-			if out.Standing, err = registry.StandingColumns(ctx, tx, o.Generation, key); err != nil {
-				return nil, err
-			}
-		}
-		outputs = append(outputs, out)
-	}
-	return outputs, nil
-}
-
-// setPartition sets the output partition that a task makes and, where the job is partitioned by time, its bounds.
-func setPartition(a *operators.Assignment, job *registry.Job, key string) error {
-	a.Partition = &operators.PartitionRange{Key: key}
-	if job.Def.PartitionBy.Kind != dag.ByTime {
-		return nil
-	}
-	start, end, err := job.Def.PartitionBy.Bounds(key)
-	a.Partition.Start, a.Partition.End = &start, &end
-	return err
-}
-
-// assignInputs adds the inputs, each with its pinned partitions.
-func assignInputs(a *operators.Assignment, job *registry.Job, pins []registry.Pin, g claimInputs) {
-	schemas := maps.Clone(g.columns)
-	if schemas == nil {
-		schemas = map[uuid.UUID][]storage.Column{}
-	}
-	kept, mixed := map[uuid.UUID]bool{}, map[uuid.UUID]bool{}
-	for _, p := range pins {
-		content := p.Content(g.contents)
-		if content.Schema != nil && (content.Mixed || !mixed[p.Version]) {
-			schemas[p.Version] = content.Schema
-		}
-		kept[p.Version] = kept[p.Version] || content.Kept
-		mixed[p.Version] = mixed[p.Version] || content.Mixed
-	}
-	generations := g.generations[job.ID]
-
-	for i, in := range job.Inputs {
-		version := generations[i].Version
-		a.Inputs = append(a.Inputs, operators.AssignedInput{Index: i, As: in.Def.As, Map: in.Def.Map.Kind,
-			Where: in.Def.Where, PartitionBy: generations[i].PartitionBy, Generation: generations[i].Generation,
-			Schema: schemas[version], Kept: kept[version], Mixed: mixed[version]})
-	}
-
-	for _, p := range pins {
-		in := &a.Inputs[p.Input]
-		in.Partitions = append(in.Partitions, p.Content(g.contents).Partition)
-	}
-}

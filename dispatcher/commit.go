@@ -129,7 +129,7 @@ func (c *commit) lockAsked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.asked, err = c.d.resolveAsked(jobs, asks, x.trace)
+	x.asked, err = c.d.resolveAsked(jobs, asks, x.TaskID, x.trace)
 	return err
 }
 
@@ -235,20 +235,21 @@ func (c *commit) settleHeld(ctx context.Context) error {
 	return nil
 }
 
-// makeAsked makes the tasks that are asked for, unless the attempt was overtaken and its work does not count.
+// makeAsked makes the tasks and timers that are asked for, unless the attempt was overtaken: then its work does not
+// count.
 func (c *commit) makeAsked(ctx context.Context) (err error) {
 	x := c.only()
-	if len(x.asked) == 0 || x.state.kind == superseded {
+	if x.asked.len() == 0 || x.state.kind == superseded {
 		return nil
 	}
 	if err := c.batch.Send(ctx, c.tx); err != nil {
 		return err
 	}
-	if err := lockLimitsOf(ctx, c.tx, x.row, x.asked); err != nil {
+	if err := lockLimitsOf(ctx, c.tx, x.row, x.asked.tasks); err != nil {
 		return err
 	}
 	c.follows = append(c.follows, wakeup.Claim)
-	x.made, err = c.d.enqueueAsked(ctx, c.tx, x.asked, c.now)
+	x.made, err = c.d.makeAsked(ctx, c.tx, x.asked, c.now)
 	return err
 }
 

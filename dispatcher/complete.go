@@ -72,13 +72,14 @@ type Completing struct {
 	acting *registry.Job // by which the job is run now, if its own row does not serve; nil: Job
 	err    error
 
-	asked []askedOf   // tasks to be made
-	made  []uuid.UUID // the ids of those tasks, in the order in which they were asked for
+	asked askedAll    // tasks and timers to be made
+	made  []uuid.UUID // their ids, in the order in which they were asked for
 	leave bool        // whether it must leave its events to the router
 	Next  *Claimed    // a task that the completion made ready, claimed for its runner
 
 	cursors map[stale.Cursor]stale.CursorRow // the positions up to which it read the cursors that it follows
 
+	slot    stateSlot         // the locked slot of the operator state that it writes
 	columns [sha256.Size]byte // hash of its column lineage
 }
 

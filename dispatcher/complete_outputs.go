@@ -22,6 +22,10 @@ import (
 // ErrBaseMoved is the error of a task that appended to a revision which was replaced meanwhile.
 var ErrBaseMoved = errors.New("the revision it was to be appended to was replaced meanwhile")
 
+// ErrOvertaken is the error of a run whose partition a later run has published meanwhile, though both have payloads of
+// their own: what it read may be older than what is there, and nobody else does its work.
+var ErrOvertaken error = moved("a later task has published the partition meanwhile")
+
 // moved is an error that is treated as ErrBaseMoved, with a text of its own.
 type moved string
 
@@ -115,14 +119,14 @@ func (d *Dispatcher) compareBase(
 		made := last[ref]
 		x.last[i] = made.Revision
 
-		late := stale.Overtaken(x.row.Pins, slices.Concat(made.Pins, made.Refused))
-		if len(x.Job.Inputs) == 0 && !late {
-			var err error
-			if late, err = readLater(ctx, tx, x.Claimed, ref, made); err != nil {
-				return err
-			}
-		}
-		if late {
+		late, err := x.comesLate(ctx, tx, ref, made)
+		switch {
+		case err != nil:
+			return err
+		case late && tasks.IsOwn(x.kind, x.Job):
+			x.err = ErrOvertaken
+			return nil
+		case late:
 			x.state = supersededBy("newer inputs were published already")
 			return nil
 		}
@@ -141,6 +145,19 @@ func (d *Dispatcher) compareBase(
 		}
 	}
 	return nil
+}
+
+// comesLate reports whether the newest revision of an output was made from something newer than the attempt has read.
+func (x *Completing) comesLate(
+	ctx context.Context, tx pgx.Tx, ref registry.Ref, made registry.Made,
+) (bool, error) {
+	switch {
+	case len(x.Job.Inputs) > 0:
+		return stale.Overtaken(x.row.Pins, slices.Concat(made.Pins, made.Refused)), nil
+	case x.Job.Def.UpdateStrategy == dag.Append && tasks.IsOwn(x.kind, x.Job):
+		return false, nil // it goes on top of the later run's rows
+	}
+	return readLater(ctx, tx, x.Claimed, ref, made)
 }
 
 // ErrSchemaMoved is the error of a program's run whose rows have other columns than the dataset got while it ran.

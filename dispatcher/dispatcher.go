@@ -121,6 +121,7 @@ type Dispatcher struct {
 	Pressure *pressure.Gauge
 	Metrics  *metrics.Metrics
 	Wakeups  *wakeup.Hub
+	Timers   TimerMaker // makes the timers that tasks ask for
 
 	slots  chan struct{} // one per task that may run here at once
 	shares shares        // of orgs in the slots

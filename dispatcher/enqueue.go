@@ -1,15 +1,18 @@
 package dispatcher
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
@@ -28,10 +31,6 @@ import (
 func (d *Dispatcher) Enqueue(
 	ctx context.Context, caller authz.Caller, dagName, jobName string, items []EnqueueItem,
 ) ([]Enqueued, error) {
-	if err := d.Pressure.HasRoom(caller.OrgID); err != nil {
-		return nil, fmt.Errorf("enqueue %s/%s: %w", dagName, jobName, err)
-	}
-
 	var out []Enqueued
 	now := clock.Now()
 	err := pg.InOrgTx(ctx, d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
@@ -45,9 +44,15 @@ func (d *Dispatcher) Enqueue(
 				WithHint("give it `source: {kind: manual}` to enqueue tasks by hand")
 		}
 
+		if err := d.Pressure.HasRoom(caller.OrgID, job.Def.Runtime); err != nil {
+			return err
+		}
 		wanted, err := WantedItems(job, items)
 		if err != nil {
 			return err
+		}
+		for i := range wanted {
+			wanted[i].By = caller.Actor
 		}
 		if out, err = d.EnqueueTx(ctx, tx, job, wanted, now); err != nil {
 			return err
@@ -114,6 +119,9 @@ func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.R
 	if message := wrongPartition(job, w.Partition); message != "" {
 		wrong = append(wrong, message)
 	}
+	if !isObject(item.Metadata) {
+		wrong = append(wrong, "metadata: it is not a JSON object")
+	}
 	if payload != nil {
 		if err := payload.Check(item.Payload); err != nil {
 			wrong = append(wrong, "payload: "+err.Error())
@@ -131,6 +139,12 @@ func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.R
 		w.Dedupe = "input:" + w.InputHash
 	}
 	return w, wrong
+}
+
+// isObject reports whether a text is a JSON object, null or nothing.
+func isObject(text json.RawMessage) bool {
+	var fields map[string]json.RawMessage
+	return len(text) == 0 || json.Unmarshal(text, &fields) == nil
 }
 
 // wrongPartition returns the reason why a task of the job cannot make a partition, or an empty string if it can.
@@ -285,7 +299,7 @@ type EnqueueItem struct {
 	Priority       *int            `json:"priority,omitempty"`
 	RunAt          *time.Time      `json:"run_at,omitempty"`
 	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100"`
-	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	Metadata       json.RawMessage `json:"metadata,omitempty" doc:"A JSON object"`
 	ConcurrencyKey string          `json:"concurrency_key,omitempty" maxLength:"200" doc:"One running task per key in the org; default: what the job's template makes of the payload"`
 }
 
@@ -316,4 +330,47 @@ func (d *Dispatcher) LockedJob(
 		return nil, err
 	}
 	return d.Registry.ActiveJob(ctx, tx, org, dagName, jobName)
+}
+
+// schema is a job's compiled payload schema.
+type schema struct{ compiled *jsonschema.Schema }
+
+// PayloadSchema compiles the schema of a job's payload. It returns nil if the job has none. A deploy refuses schemas
+// that do not compile, so an error is a fault of the server.
+func PayloadSchema(job *registry.Job) (*schema, error) {
+	text := job.Def.PayloadSchema
+	if len(text) == 0 || string(text) == "null" {
+		return nil, nil
+	}
+
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
+	}
+
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("payload.json", parsed); err != nil {
+		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
+	}
+	compiled, err := compiler.Compile("payload.json")
+	if err != nil {
+		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
+	}
+	return &schema{compiled}, nil
+}
+
+// Check returns an error of one line if a payload does not match the schema.
+func (s *schema) Check(payload json.RawMessage) error {
+	if len(payload) == 0 {
+		payload = json.RawMessage("null")
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
+	if err != nil {
+		return fmt.Errorf("not JSON: %w", err)
+	}
+	if err := s.compiled.Validate(value); err != nil {
+		lines := strings.Split(err.Error(), "\n")
+		return fmt.Errorf("%s", strings.TrimSpace(strings.Join(lines[min(1, len(lines)-1):], " ")))
+	}
+	return nil
 }

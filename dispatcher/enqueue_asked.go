@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,18 +15,34 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // A task may ask for tasks of the jobs that its own job names in `enqueues`. The transaction that commits its work
 // makes them, so an attempt that is fenced off makes none, and one that commits makes them once. A request that cannot
 // be met (a payload that the schema refuses, a job that is not named) fails the attempt for good: no retry would
-// succeed.
+// succeed. In place of a task it may ask for a timer of a timer job.
 
-// askedOf holds the tasks that are asked for of one job, with their indexes among all tasks asked for.
+// askedOf holds the tasks that are asked for of one job, with their indexes among all that is asked for.
 type askedOf struct {
 	job    *registry.Job
 	wanted []tasks.Request
 	at     []int
+}
+
+// askedAll holds all that a task asks for.
+type askedAll struct {
+	tasks  []askedOf
+	timers []AskedTimer
+}
+
+// len returns how many tasks and timers are asked for.
+func (a askedAll) len() int {
+	n := len(a.timers)
+	for _, of := range a.tasks {
+		n += len(of.at)
+	}
+	return n
 }
 
 // maxAsked is how many tasks one call may ask for.
@@ -71,12 +88,12 @@ func (d *Dispatcher) lockAsked(
 	return jobs, tasks.ShareOrigins(ctx, tx, origins)
 }
 
-// resolveAsked checks the tasks that are asked for against their jobs, and groups them by job.
+// resolveAsked checks what a task asks for against the jobs, and groups the tasks by job.
 func (d *Dispatcher) resolveAsked(
-	jobs map[string]*registry.Job, asked []operators.EnqueuedTask, trace string,
-) ([]askedOf, error) {
+	jobs map[string]*registry.Job, asked []operators.EnqueuedTask, by uuid.UUID, trace string,
+) (found askedAll, err error) {
 	if len(asked) > maxAsked {
-		return nil, fault.New(fault.Invalid, "%d tasks in one call; at most %d are allowed", len(asked), maxAsked).
+		return found, fault.New(fault.Invalid, "%d tasks in one call; at most %d are allowed", len(asked), maxAsked).
 			WithHint("let another task ask for the rest")
 	}
 
@@ -84,6 +101,15 @@ func (d *Dispatcher) resolveAsked(
 	items := map[*registry.Job][]EnqueueItem{}
 	for i, t := range asked {
 		job := jobs[t.Job]
+		if t.Timer != nil {
+			timer, err := askedTimer(job, i, t, by)
+			if err != nil {
+				return found, err
+			}
+			found.timers = append(found.timers, timer)
+			continue
+		}
+
 		n := slices.IndexFunc(all, func(a askedOf) bool { return a.job == job })
 		if n < 0 {
 			n = len(all)
@@ -97,27 +123,35 @@ func (d *Dispatcher) resolveAsked(
 
 	for n := range all {
 		a := &all[n]
-		var err error
 		if a.wanted, err = WantedItems(a.job, items[a.job]); err != nil {
-			return nil, fmt.Errorf("tasks of %s: %w", a.job.Address(), err)
+			return found, fmt.Errorf("tasks of %s: %w", a.job.Address(), err)
 		}
 		for i := range a.wanted {
 			// The kind of a source that may be asked for is that of its tasks: manual or timer.
 			a.wanted[i].Kind, a.wanted[i].Trace = tasks.Kind(a.job.Def.Source.Kind), trace
+			a.wanted[i].By = "task:" + by.String()
 		}
 	}
-	return all, nil
+	found.tasks = all
+	return found, nil
 }
 
-// enqueueAsked makes the tasks that are asked for, and returns their ids in the order of the request: those of new
-// tasks, or of the existing ones that have the idempotency keys.
-func (d *Dispatcher) enqueueAsked(ctx context.Context, tx pgx.Tx, all []askedOf, now time.Time) ([]uuid.UUID, error) {
-	n := 0
-	for _, a := range all {
-		n += len(a.at)
+// makeAsked makes what is asked for, and returns the ids in the order of the request: those of new tasks and timers, or
+// of the existing ones that have the idempotency keys.
+func (d *Dispatcher) makeAsked(ctx context.Context, tx pgx.Tx, all askedAll, now time.Time) ([]uuid.UUID, error) {
+	made := make([]uuid.UUID, all.len())
+
+	if len(all.timers) > 0 {
+		ids, err := d.Timers.MakeAsked(ctx, tx, all.timers, now)
+		if err != nil {
+			return nil, fmt.Errorf("make timers: %w", err)
+		}
+		for i, t := range all.timers {
+			made[t.At] = ids[i]
+		}
 	}
-	made := make([]uuid.UUID, n)
-	for _, a := range all {
+
+	for _, a := range all.tasks {
 		out, err := d.EnqueueTx(ctx, tx, a.job, a.wanted, now)
 		if err != nil {
 			return nil, fmt.Errorf("enqueue %s: %w", a.job.Address(), err)
@@ -137,7 +171,7 @@ func lockLimitsOf(ctx context.Context, tx pgx.Tx, row tasks.Row, all []askedOf) 
 	for _, a := range all {
 		for _, w := range a.wanted {
 			if w.Concurrency == "" {
-				w.Concurrency = tasks.RenderConcurrencyKey(w.Job.Def.ConcurrencyKey, w.Partition, w.Payload)
+				w.Concurrency = tasks.RenderKey(w.Job.Def.ConcurrencyKey, w.Partition, w.Payload)
 			}
 			tasks.AddFreed(wanted, w.Job.OrgID, tasks.LimitKeys(tasks.LimitsOf(w)))
 		}
@@ -168,4 +202,63 @@ func mayAsk(from *registry.Job, i int, address string) (string, error) {
 		return "", refusedTask(i, "job", "%s does not name %q in `enqueues`", from.Address(), name)
 	}
 	return name, nil
+}
+
+// AskedTimer is a timer that a task asks for.
+type AskedTimer struct {
+	Job            *registry.Job // a timer job
+	IdempotencyKey string        // one timer per key in the org; empty: none
+	Payload        json.RawMessage
+	When           protocol.Timer
+	By             string // task:ID
+	At             int    // its index among all that the task asks for
+}
+
+// TimerMaker makes timers. Package timers implements it.
+type TimerMaker interface {
+	// MakeAsked makes the timers that a task asks for, all of one org, and returns their ids in order.
+	MakeAsked(ctx context.Context, tx pgx.Tx, asked []AskedTimer, now time.Time) ([]uuid.UUID, error)
+}
+
+// RefusedTimer returns the error of a timer that cannot be made.
+func RefusedTimer(a AskedTimer, cause error) error {
+	return refusedTask(a.At, "timer", "%s", fault.Text(cause))
+}
+
+// askedTimer checks a request for a timer.
+func askedTimer(job *registry.Job, i int, t operators.EnqueuedTask, by uuid.UUID) (a AskedTimer, err error) {
+	if job.Def.Source.Kind != "timer" {
+		return a, refusedTask(i, "timer", "%s is not a timer job", job.Address())
+	}
+	if t.PartitionKey != "" || t.Priority != nil || t.RunAt != nil || t.MaxAttempts != 0 || t.Metadata != nil ||
+		t.ConcurrencyKey != "" {
+		return a, refusedTask(i, "timer", "with a timer go job, payload and idempotency_key only")
+	}
+
+	check, err := TimerPayload(job)
+	if err != nil {
+		return a, err
+	}
+	if err := check(t.Payload); err != nil {
+		return a, refusedTask(i, "payload", "%s", fault.Text(err))
+	}
+	return AskedTimer{Job: job, IdempotencyKey: t.IdempotencyKey, Payload: t.Payload, When: *t.Timer,
+		By: "task:" + by.String(), At: i}, nil
+}
+
+// TimerPayload returns the check of payloads of a timer job.
+func TimerPayload(job *registry.Job) (func(json.RawMessage) error, error) {
+	schema, err := PayloadSchema(job)
+	if err != nil {
+		return nil, err
+	}
+	return func(payload json.RawMessage) error {
+		if schema == nil {
+			return nil
+		}
+		if err := schema.Check(payload); err != nil {
+			return fault.New(fault.Invalid, "delivery_payload: %s", err)
+		}
+		return nil
+	}, nil
 }

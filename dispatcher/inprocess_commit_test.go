@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher"
@@ -215,12 +216,16 @@ func TestACommitOfAStaleAttempt(t *testing.T) {
 func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	t.Parallel()
 	w := alwaysWorld(t, onTheWay)
+	killer, err := pgx.ConnectConfig(t.Context(), w.Pool.Config().ConnConfig) // the pool's connections all end
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = killer.Close(context.Background()) })
 	task, o, ended := running(w, "tail")
 	for _, letter := range []string{"a", "b", "c"} {
 		_, err := o.commit(letter)
 		require.NoError(t, err)
-		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+		_, err = killer.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
 			AND pid <> pg_backend_pid()`)
+		require.NoError(t, err)
 	}
 	// Commits along the way are retried on another connection. The completion is not, and its connection must be
 	// intact.
@@ -232,7 +237,7 @@ func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	require.Equal(t, 1, w.Attempts("tail"))
 	require.Equal(t, "Completed", w.Task(task.TaskID))
 
-	_, err := w.D.Sources.Supervise(t.Context(), time.Now())
+	_, err = w.D.Sources.Supervise(t.Context(), time.Now())
 	require.NoError(t, err)
 	again := w.One(w.D)
 	way := &dispatcher.InProcessCommits{D: w.D.Dispatcher, T: again, Stop: func(error) {}}

@@ -291,6 +291,7 @@ func TestPartitionsOfAProgramHaveOneSchema(t *testing.T) {
 		`printf 'id,v\n2,1e1\n' > a.csv`:                       {"2,10", ""},
 		`printf 'id,v\n2,1.5\n' > a.csv`:                       {"", `partition 2024-01-02, column v: "1.5" does not fit BIGINT`},
 		`printf 'id,v\n2,x\n' > a.csv`:                         {"", `partition 2024-01-02, column v: "x" does not fit BIGINT`},
+		`echo '{"id": 2, "v": true}' > a.ndjson`:               {"", `partition 2024-01-02, column v: "true" does not fit BIGINT`},
 		`printf 'id,v,w\n2,1,1\n' > a.csv`:                     {"", `partition 2024-01-02: column "w" is new; the dataset has id, v`},
 		`printf 'id,v\n2,1\n' > a.csv; mkdir s; touch s/a.csv`: {"", `s is not *.parquet`},
 		`printf 'id,v\n2,1\n' > a.csv; touch b.CSV.txt`:        {"", `b.CSV.txt is not *.parquet`},

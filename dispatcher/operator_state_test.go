@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,4 +192,69 @@ func TestARefusedOperatorStateLeavesNoneBehind(t *testing.T) {
 	require.Empty(t, task.Assignment.State)
 	dispatchertest.Execute(t.Context(), w.D, task)
 	require.Equal(t, 1, counted(w))
+}
+
+// Runs with other keys have states of their own: none of them is in another's way, and each goes on from its own.
+func TestOperatorStatesByKey(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("count", count)
+	w.Serve(dispatchertest.Edit(counting, "outputs: 0", `outputs: 0, state_key: "account {payload.account}"`))
+	long := strings.Repeat("é", 5000)
+	enqueue := func() {
+		for _, account := range []string{"a", "b", long, long + "x"} {
+			payload := dispatchertest.Payload(map[string]string{"account": account})
+			w.Enqueue("count", dispatcher.EnqueueItem{Payload: payload})
+		}
+	}
+
+	for range 3 {
+		enqueue()
+		claimed := w.Claim(w.D)
+		require.Len(t, claimed, 4)
+		for _, task := range claimed {
+			dispatchertest.Execute(t.Context(), w.D, task)
+		}
+	}
+	require.Equal(t, []string{"3"}, dispatchertest.Texts(t, w.Pool, `SELECT DISTINCT state #>> '{}' FROM operator_state`))
+	require.Equal(t, 4, w.Count(`SELECT FROM operator_state`))
+	require.Equal(t, 2, w.Count(`SELECT FROM operator_state WHERE state_key IN ('account a', 'account b')`))
+	require.Zero(t, w.Count(`SELECT FROM task_events WHERE to_status = 'Failed'`), "nobody was handed back")
+
+	enqueue()
+	enqueue()
+	claimed := w.Claim(w.D) // two runs of each account read the same state
+	require.Len(t, claimed, 8)
+	for _, task := range claimed {
+		dispatchertest.Execute(t.Context(), w.D, task)
+	}
+	for range 2 {
+		w.Promote(time.Now().Add(time.Hour))
+		w.Work()
+	}
+	require.Equal(t, []string{"5"}, dispatchertest.Texts(t, w.Pool, `SELECT DISTINCT state #>> '{}' FROM operator_state`))
+	require.Equal(t, 4, w.Count(`SELECT FROM task_events
+		WHERE state LIKE '%operator_state was written by another run meanwhile'`))
+}
+
+// A worker elsewhere gets the state of its task's key.
+func TestOperatorStatesByKeyOfRemoteRuns(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(farDAG, "name: daily", "name: daily, state_key: \"{partition}\""))
+	for n := range 2 {
+		first, second := claimFar(w.Tenant, "daily", "a"), claimFar(w.Tenant, "daily", "b")
+		for _, run := range []far{first, second} {
+			if n > 0 {
+				require.JSONEq(t, `1`, string(run.claim.Task.OperatorState))
+			}
+			end := run.completed(run.upload("x.parquet", rows("x")))
+			end.OperatorState = json.RawMessage(fmt.Sprint(n + 1))
+			state, err := run.complete(end, time.Now())
+			require.NoError(t, err)
+			require.Equal(t, "Completed", state.Status)
+		}
+	}
+	require.Equal(t, []string{"a 2", "b 2"}, dispatchertest.Texts(t, w.Pool, `
+		SELECT concat_ws(' ', state_key, state) FROM operator_state ORDER BY 1`))
 }

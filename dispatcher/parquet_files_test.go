@@ -31,7 +31,13 @@ func TestDeclaredTypesOfParquetLoseNothing(t *testing.T) {
 		"a time of the day":  {"SELECT 1 AS id, TIMESTAMP '2026-01-01 08:00' AS v", "DATE", `row 1, column v: "2026-01-01 08:00:00" does not fit DATE`},
 		"leading zeros":      {"SELECT 1 AS id, '007' AS v", "BIGINT", `row 1, column v: "007" does not fit BIGINT`},
 		"no cast":            {"SELECT 1 AS id, v FROM (VALUES (NULL), (7)) t(v)", "DATE", `row 2, column v: "7" does not fit DATE`},
-		"no such type":       {"SELECT 1 AS id, 7 AS v", "NUMBER", "NUMBER"},
+		"a truth value":      {"SELECT 1 AS id, true AS v", "BIGINT", `row 1, column v: "true" does not fit BIGINT`},
+		"a moment": {"SELECT 1 AS id, TIMESTAMPTZ '2024-07-01 00:00:00+02' AS v", "TIMESTAMP",
+			`row 1, column v: "2024-06-30 22:00:00+00" does not fit TIMESTAMP`},
+		"moments in lists": {"SELECT 1 AS id, [{t: TIMESTAMPTZ '2024-07-01 00:00:00+02'}] AS v", `"STRUCT(t TIMESTAMP)[]"`,
+			`row 1, column v: "[{'t': '2024-06-30 22:00:00+00'}]" does not fit STRUCT(t TIMESTAMP)[]`},
+		"text for JSON": {"SELECT 1 AS id, '5' AS v", "JSON", `row 1, column v: "5" does not fit JSON`},
+		"no such type":  {"SELECT 1 AS id, 7 AS v", "NUMBER", "NUMBER"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // The DAG of the random histories: raw → made → total, raw and side → both. TAG changes what made computes.
@@ -225,6 +226,10 @@ func (r *run) converge() {
 			_, err := r.D.Control.Retry(t.Context(), r.Caller, uuid.MustParse(id))
 			require.NoError(t, err)
 		}
+		if r.failed() {
+			r.Deploy(dispatchertest.Edit(history, "TAG", r.tag), resume)
+		}
+
 		r.Poll()
 		require.NoError(t, r.D.Upkeep.Reconcile(t.Context(), dispatchertest.Later(0)))
 		r.Settle()
@@ -238,6 +243,14 @@ func (r *run) converge() {
 		}
 	}
 }
+
+// failed tells that the build of the document deployed last has failed: enough attempts of one of its tasks did.
+func (r *run) failed() bool {
+	return r.Count(`SELECT FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id AND j.name = 'made'
+		WHERE v.status = 'Failed' AND j.config ->> 'tag' = $1`, r.tag) > 0
+}
+
+func resume(r *registry.DeployRequest) { r.Resume = true }
 
 func (r *run) got() map[string]map[string][]string {
 	got := map[string]map[string][]string{}

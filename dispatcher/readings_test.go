@@ -114,11 +114,11 @@ func TestBadRowsGoToTheQuarantine(t *testing.T) {
 	require.Equal(t, []string{"1,9", "2,10"}, w.Read("fed_raw")["2026-01-01"])
 	require.Equal(t, []string{`2026-01-01.csv,4,<nil>,4,Doe, K,has 3 values, not 2,4,Doe, K`}, w.Read("fed_bad")["2026-01-01"])
 
-	w.Drop("2026-01-01.csv", "id,v\n1,9\n4,x\n")
+	w.Drop("2026-01-01.csv", "id,v\n1,9\n4,x\xe9\n")
 	w.Poll()
 	w.Settle()
 	require.Equal(t, []string{"1,9"}, w.Read("fed_raw")["2026-01-01"])
-	require.Equal(t, []string{`2026-01-01.csv,3,v,x,is no BIGINT,4,x`}, w.Read("fed_bad")["2026-01-01"])
+	require.Equal(t, []string{`2026-01-01.csv,3,v,x\xE9,is no BIGINT,4,x\xE9`}, w.Read("fed_bad")["2026-01-01"])
 	badOf := func(name string) *registry.BadRows {
 		found, err := w.D.Registry.Dataset(t.Context(), w.Caller, name)
 		require.NoError(t, err)

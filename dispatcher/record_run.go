@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -63,7 +64,18 @@ func (d *Dispatcher) recordRuns(b *pg.Batch, batch []*Completing) error {
 // of the version that it has read: if another run has written meanwhile, the attempt is handed back and the next one
 // reads that. The lease has the version, so that it holds for workers elsewhere, too.
 
-// operatorState is the state of a job that no other run has written since its version.
+// stateSlot names an operator state of a job.
+type stateSlot struct {
+	org, origin uuid.UUID
+	key         string
+}
+
+// slotOfState returns the slot that a run reads and writes; partition is empty for a run without one.
+func slotOfState(job *registry.Job, partition string, payload json.RawMessage) stateSlot {
+	return stateSlot{job.OrgID, job.Origin, cmp.Or(tasks.RenderKey(job.Def.StateKey, partition, payload), "default")}
+}
+
+// operatorState is a state that no other run has written since its version.
 type operatorState struct {
 	text    json.RawMessage
 	version int64 // 0: there is none
@@ -75,55 +87,68 @@ var ErrStateMoved error = moved("operator_state was written by another run meanw
 // compareStates locks the operator states that completions write, and returns those completions that may write theirs.
 // Of several that share the transaction and a job, the first one may.
 func compareStates(ctx context.Context, tx pgx.Tx, batch []*Completing) (open []*Completing, err error) {
-	var writing, jobs, orgs []uuid.UUID
+	var writing []uuid.UUID
 	for _, x := range batch {
 		if len(x.Outcome.State) > 0 {
-			writing, jobs, orgs = append(writing, x.TaskID), append(jobs, x.Job.Origin), append(orgs, x.Job.OrgID)
+			writing = append(writing, x.TaskID)
 		}
 	}
 	if len(writing) == 0 {
 		return batch, nil
 	}
 
-	outdated, err := lockStates(ctx, tx, writing, jobs, orgs)
+	locked, err := lockStates(ctx, tx, writing)
 	if err != nil {
 		return nil, fmt.Errorf("compare operator states: %w", err)
 	}
-	written := map[uuid.UUID]bool{}
+	written := map[stateSlot]bool{}
 	for _, x := range batch {
-		if len(x.Outcome.State) > 0 {
-			if outdated[x.TaskID] || written[x.Job.Origin] {
+		if state, ok := locked[x.TaskID]; ok && len(x.Outcome.State) > 0 {
+			if state.outdated || written[state.slot] {
 				x.err = ErrStateMoved
 				continue
 			}
-			written[x.Job.Origin] = true
+			written[state.slot], x.slot = true, state.slot
 		}
 		open = append(open, x)
 	}
 	return open, nil
 }
 
-// lockStates locks the states of jobs, those too that do not exist yet, and returns the tasks that have read others.
-func lockStates(ctx context.Context, tx pgx.Tx, list, jobs, orgs []uuid.UUID) (map[uuid.UUID]bool, error) {
+// lockedState is the slot that a task writes, and whether another run has written it since the task read it.
+type lockedState struct {
+	slot     stateSlot
+	outdated bool
+}
+
+// lockStates locks the states of running tasks, those too that do not exist yet, and returns them by task.
+func lockStates(ctx context.Context, tx pgx.Tx, writing []uuid.UUID) (map[uuid.UUID]lockedState, error) {
 	var (
-		b        pg.Batch
-		task     uuid.UUID
-		outdated = map[uuid.UUID]bool{}
+		b      pg.Batch
+		task   uuid.UUID
+		state  lockedState
+		locked = map[uuid.UUID]lockedState{}
 	)
+	to := []any{&task, &state.slot.org, &state.slot.origin, &state.slot.key, &state.outdated}
+
 	b.Exec("operator states that do not exist yet", `
-		INSERT INTO operator_state (org_id, job_id, version)
-		SELECT DISTINCT org, job, 0 FROM unnest($1::uuid[], $2::uuid[]) AS w(org, job) ORDER BY job
-		ON CONFLICT (org_id, job_id, state_key) DO NOTHING`, orgs, jobs)
-	b.Query("operator states that moved", []any{&task}, func() error {
-		outdated[task] = true
+		INSERT INTO operator_state (org_id, job_id, state_key, version)
+		SELECT DISTINCT org_id, origin_job_id, state_key, 0 FROM leases WHERE task_id = ANY($1)
+		ORDER BY origin_job_id, state_key
+		ON CONFLICT (org_id, job_id, state_key) DO NOTHING`, writing)
+	b.Query("lock operator states", to, func() error {
+		locked[task] = state
 		return nil
 	}, `
 		WITH locked AS MATERIALIZED (
-			SELECT job_id, version FROM operator_state WHERE job_id = ANY($1) AND state_key = 'default'
-			ORDER BY job_id FOR UPDATE)
-		SELECT l.task_id FROM leases l JOIN locked s ON s.job_id = l.origin_job_id
-		WHERE l.task_id = ANY($2) AND l.state_version <> s.version`, tasks.SortedIDs(jobs), list)
-	return outdated, b.SendLast(ctx, tx)
+			SELECT org_id, job_id, state_key, version FROM operator_state
+			WHERE (org_id, job_id, state_key) IN (
+				SELECT org_id, origin_job_id, state_key FROM leases WHERE task_id = ANY($1))
+			ORDER BY job_id, state_key FOR UPDATE)
+		SELECT l.task_id, s.org_id, s.job_id, s.state_key, coalesce(l.state_version <> s.version, false)
+		FROM leases l JOIN locked s ON s.job_id = l.origin_job_id AND s.state_key = l.state_key
+		WHERE l.task_id = ANY($1)`, writing)
+	return locked, b.SendLast(ctx, tx)
 }
 
 // saveState writes the state that compareStates has locked and allowed; the attempt may go on from it.
@@ -131,9 +156,9 @@ func saveState(b *pg.Batch, x *Completing) {
 	b.Exec("operator state of "+x.Job.Address(), `
 		WITH saved AS (
 			UPDATE operator_state SET state = $3, version = version + 1, updated_at = now()
-			WHERE org_id = $1 AND job_id = $2 AND state_key = 'default' RETURNING version)
+			WHERE org_id = $1 AND job_id = $2 AND state_key = $6 RETURNING version)
 		UPDATE leases l SET state_version = saved.version FROM saved WHERE l.task_id = $4 AND l.attempt = $5`,
-		x.Job.OrgID, x.Job.Origin, x.Outcome.State, x.TaskID, x.Attempt)
+		x.slot.org, x.slot.origin, x.Outcome.State, x.TaskID, x.Attempt, x.slot.key)
 }
 
 // recordColumns records where the columns of the outputs come from. It skips lineage that this process has recorded

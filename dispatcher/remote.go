@@ -91,14 +91,11 @@ func beat(
 ) (isHeld bool, err error) {
 	var b pg.Batch
 	targets := []any{&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested}
-	b.Query("extend the lease", targets, func() error { isHeld = true; return nil }, `
-		UPDATE leases l SET expires_at = $5::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $5,
-			progress = $6, state = coalesce(NULLIF($7, ''), state)
-		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND org_id = $4 AND `+held("$5", "$8")+`
-		  AND NOT worker_token_revoked(worker_token)
-		RETURNING expires_at, cancel_requested, l.drain_requested_at IS NOT NULL
-			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`,
-		h.TaskID, h.Attempt, h.LeaseToken, org, now, h.Progress, h.State, since)
+	b.Query("extend the lease", targets, func() error { isHeld = true; return nil },
+		extendLease(`AND org_id = $8 AND NOT worker_token_revoked(worker_token)`, `expires_at, cancel_requested,
+			l.drain_requested_at IS NOT NULL
+			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`),
+		h.TaskID, h.Attempt, h.LeaseToken, now, h.Progress, h.State, since, org)
 	err = b.Send(ctx, tx)
 	return isHeld, err
 }

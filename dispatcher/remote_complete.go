@@ -147,8 +147,8 @@ func (d *Dispatcher) publishRemote(
 			return state, nil
 		case fault.Is(err, fault.Conflict), pg.Away(err), ctx.Err() != nil:
 			return nil, err
-		case errors.Is(err, ErrBaseMoved) && !errors.Is(err, ErrStateMoved) && try < publishTries &&
-			attempt.Assignment.Cursor == nil:
+		case errors.Is(err, ErrBaseMoved) && !errors.Is(err, ErrStateMoved) && !errors.Is(err, ErrOvertaken) &&
+			try < publishTries && attempt.Assignment.Cursor == nil:
 			// The revision that it appends to was replaced meanwhile: its rows are sealed again, on top of the new one.
 			who := authz.Capability{OrgID: attempt.OrgID, TaskID: attempt.TaskID, Attempt: attempt.Attempt}
 			if *attempt, err = d.loadAttempt(ctx, who, body.Fence); err != nil {

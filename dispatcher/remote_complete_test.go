@@ -603,3 +603,40 @@ func TestAnEmptyFileReadElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a Failed error"}, w.Tasks("daily"))
 }
+
+// Of two tasks with payloads of their own, the one that lost its lease and ends last is not taken for superseded:
+// nobody else does its work. An append goes on top of what the other wrote; a replacement is done again.
+func TestALateEndOfATaskWithItsOwnPayload(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(farDAG, `handler: "feed" }`, `handler: "feed" }, enqueues: [daily]`))
+	child := []protocol.EnqueuedTask{{Job: "daily", PartitionKey: "child"}}
+	overtaken := func(job, partition string) (late far, end protocol.Completion) {
+		t.Helper()
+		late = claimFar(w.Tenant, job, partition)
+		w.Reap(time.Now().Add(time.Hour))
+		other := claimFar(w.Tenant, job, partition)
+		_, err := other.complete(other.completed(other.upload("b.parquet", rows("b"))), time.Now())
+		require.NoError(t, err)
+		return late, late.completed(late.upload("a.parquet", rows("a")))
+	}
+
+	late, end := overtaken("feed", "")
+	end.Tasks = child
+	state, err := late.complete(end, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"Completed", ""}, []string{state.Status, state.State})
+	require.Equal(t, map[string][]string{"all": {"a", "b"}}, w.Read("far_feed"))
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE partitions = '{child}'`))
+
+	late, end = overtaken("daily", "x")
+	_, err = late.complete(end, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Failed", status1(w, late.id), "it waits to be tried again")
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE id = $1 AND failures > 1`, late.id))
+	w.Promote(time.Now().Add(2 * time.Hour))
+	again := claimFarAgain(w.Tenant, late.id)
+	_, err = again.complete(again.completed(again.upload("a.parquet", rows("a"))), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, w.Read("far_daily")["x"])
+}

@@ -194,10 +194,9 @@ func (n *nextClaim) take(d *Dispatcher, b *pg.Batch, made []tasks.Request, placi
 		return
 	}
 
-	origin := []uuid.UUID{n.task.Job.Origin}
-	pick, args := d.pickNext(ids[first:first+1], ids, origin, 1)
+	pick, args := d.pickNext(ids[first:first+1], ids, []uuid.UUID{n.task.Job.Origin}, 1)
 	n.Early = tasks.TakePicked(b, pick, args...)
-	n.loaded = queryInputs(b, n.task.Pins, origin)
+	n.loaded = queryInputs(b, n.task.Pins, []stateSlot{slotOfState(n.task.Job, n.task.Partition, n.task.Payload)})
 }
 
 // Give claims the first of the tasks that became ready, if this process runs their jobs, for the runners of

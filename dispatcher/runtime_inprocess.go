@@ -367,16 +367,35 @@ func (d *Dispatcher) keepLease(
 	}
 }
 
+// stepsKept is how many steps of an attempt its trail has at most: the first ones.
+const stepsKept = 50
+
+// extendLease returns the statement of a heartbeat. Its arguments: the fence, $4 the time, $5 the progress in percent,
+// $6 a text for people or "", $7 when the database was reached again. It adds a condition, and returns columns of the
+// lease l; nothing if the lease is not held.
+func extendLease(condition, returning string) string {
+	step := fmt.Sprintf(`($6 <> '' AND state IS DISTINCT FROM $6 AND steps < %d)`, stepsKept)
+	return `
+		WITH extended AS (
+			UPDATE leases SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4,
+				progress = $5, state = coalesce(NULLIF($6, ''), state), steps = steps + ` + step + `::int,
+				stepped = ` + step + `
+			WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND ` + held("$4", "$7") + condition + `
+			RETURNING *),
+		step AS (
+			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, detail, at)
+			SELECT uuid_v7(), org_id, task_id, attempt, 'Running', 'Running', 'WORKER', state,
+				jsonb_build_object('progress', progress), heartbeat_at
+			FROM extended WHERE stepped)
+		SELECT ` + returning + ` FROM extended l`
+}
+
 // ExtendLease extends a lease that holds. extended is false if it has run out or a newer attempt has it.
 func (d *Dispatcher) ExtendLease(
 	ctx context.Context, f tasks.Fence, percent int, state string, now time.Time,
 ) (canceled, extended bool, err error) {
-	rows, err := d.Pool.Query(ctx, `
-		UPDATE leases
-		SET expires_at = $4::timestamptz + make_interval(secs => lease_seconds), heartbeat_at = $4, progress = $5,
-			state = $6
-		WHERE task_id = $1 AND attempt = $2 AND lease_token = $3 AND `+held("$4", "$7")+`
-		RETURNING cancel_requested`, f.TaskID, f.Attempt, f.LeaseToken, now, percent, state, d.contact.regained())
+	rows, err := d.Pool.Query(ctx, extendLease("", "cancel_requested"), f.TaskID, f.Attempt, f.LeaseToken, now,
+		percent, state, d.contact.regained())
 	if err != nil {
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}

@@ -40,7 +40,7 @@ func (t *Timers) Update(ctx context.Context, caller authz.Caller, id uuid.UUID, 
 			return err
 		}
 		if c.Payload != nil {
-			if err := t.Sources.CheckTimer(ctx, tx, caller.OrgID, after.DAG, after.Job, after.Payload); err != nil {
+			if err := t.Sources.TimerChecks(ctx, tx, caller.OrgID)(after.DAG, after.Job, after.Payload); err != nil {
 				return err
 			}
 		}
@@ -144,12 +144,8 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		// Uses idx_scheduled_events_group, in the order of ids so that two moves cannot deadlock.
-		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM scheduled_events
+		timers, err := collect(ctx, tx, `SELECT `+columns+` FROM scheduled_events
 			WHERE org_id = $1 AND group_key = $2 AND status = 'PENDING' ORDER BY id FOR UPDATE`, caller.OrgID, group)
-		if err != nil {
-			return err
-		}
-		timers, err := pgx.CollectRows(rows, scanOwn)
 		if err != nil {
 			return err
 		}

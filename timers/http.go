@@ -25,6 +25,12 @@ func (t *Timers) AddRoutes(api *authz.API) {
 			"the same idempotency_key before, the answer is that timer, and none is created.",
 	}, t.handleCreate)
 
+	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timers",
+		Method: http.MethodPost, Path: all + "/batch", Tags: tags,
+		Summary: "Create up to 1,000 timers: all of them, or none",
+		Description: "The answer has a timer for each request, in their order: a new one, or the one that was " +
+			"created with the same idempotency_key before."}, t.handleCreateBatch)
+
 	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "list-timers",
 		Method: http.MethodGet, Path: all, Tags: tags,
 		Summary: "List timers, the oldest first"}, t.handleList)
@@ -51,6 +57,8 @@ type (
 		Key  string `header:"Idempotency-Key" maxLength:"255"`
 		Body NewTimer
 	}
+	batchInput  struct{ Body Batch }
+	batchOutput struct{ Body CreatedBatch }
 	timerOutput struct {
 		Status int
 		ETag   string `header:"ETag"`
@@ -85,6 +93,16 @@ type (
 	}
 )
 
+// Batch asks for timers.
+type Batch struct {
+	Timers []NewTimer `json:"timers" minItems:"1" maxItems:"1000"`
+}
+
+// CreatedBatch has the timers that stand for the requests of a batch, in their order.
+type CreatedBatch struct {
+	Timers []Created `json:"timers" nullable:"false"`
+}
+
 // Counted is the number of timers that an operation on a group changed.
 type Counted struct {
 	Timers int `json:"timers"`
@@ -98,14 +116,24 @@ func (t *Timers) handleCreate(ctx context.Context, caller authz.Caller, in *crea
 	if in.Body.IdempotencyKey == "" {
 		in.Body.IdempotencyKey = in.Key
 	}
-	timer, made, err := t.Create(ctx, caller, in.Body, clock.Now())
+	made, err := t.Create(ctx, caller, []NewTimer{in.Body}, clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	if !made {
-		return answer(http.StatusOK, timer), nil
+	if !made[0].IsNew {
+		return answer(http.StatusOK, made[0].Timer), nil
 	}
-	return answer(http.StatusCreated, timer), nil
+	return answer(http.StatusCreated, made[0].Timer), nil
+}
+
+func (t *Timers) handleCreateBatch(ctx context.Context, caller authz.Caller, in *batchInput) (*batchOutput, error) {
+	made, err := t.Create(ctx, caller, in.Body.Timers, clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	out := &batchOutput{}
+	out.Body.Timers = made
+	return out, nil
 }
 
 func (t *Timers) handleList(ctx context.Context, caller authz.Caller, in *listInput) (*listOutput, error) {

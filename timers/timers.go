@@ -22,6 +22,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/clock"
 )
 
@@ -35,7 +36,10 @@ type Config struct {
 }
 
 // Timers keeps timers and delivers due ones. Any number of processes may do so on one database.
-type Timers struct{ Config }
+type Timers struct {
+	Config
+	items *workitems.Runner
+}
 
 // New returns Timers. It returns an error if the config is not complete.
 func New(c Config) (*Timers, error) {
@@ -45,7 +49,10 @@ func New(c Config) (*Timers, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return &Timers{c}, nil
+	t := &Timers{Config: c}
+	t.items = workitems.New(c.Pool, c.Log, t.settling())
+	c.Dispatcher.Timers = t
+	return t, nil
 }
 
 // Timer is a scheduled event as people see it. The names are those of its columns.
@@ -68,6 +75,7 @@ type Timer struct {
 	Version        int             `json:"version" doc:"Grows with every change; the ETag"`
 	IdempotencyKey string          `json:"idempotency_key"`
 	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"The payload of its tasks; for writers"`
+	CreatedBy      string          `json:"created_by,omitempty" doc:"The principal, or task:ID, that asked for it"`
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
 
@@ -92,7 +100,7 @@ const (
 
 // Run delivers what is due, and settles what has been delivered, until ctx ends.
 func (t *Timers) Run(ctx context.Context) error {
-	var settled uuid.UUID
+	defer t.items.End()
 	for {
 		for more := true; more; {
 			var err error
@@ -100,8 +108,7 @@ func (t *Timers) Run(ctx context.Context) error {
 				t.Log.Error("timers could not be delivered, will try again", "error", err)
 			}
 		}
-		var err error
-		if settled, err = t.settle(ctx, settled, clock.Now()); err != nil && ctx.Err() == nil {
+		if _, err := t.items.Start(ctx, clock.Now()); err != nil && ctx.Err() == nil {
 			t.Log.Error("timers could not be settled, will try again", "error", err)
 		}
 		select {

@@ -65,7 +65,11 @@ func (o *recorder) Run(_ context.Context, t *operators.Task) (operators.Result, 
 		return operators.Result{}, operators.Permanent(errors.New("the letter box is full"))
 	}
 	o.payloads = append(o.payloads, string(t.Payload))
-	return operators.Result{}, nil
+	var asks struct {
+		Ask []operators.EnqueuedTask `json:"ask"`
+	}
+	_ = json.Unmarshal(t.Payload, &asks) // other payloads ask for nothing
+	return operators.Result{Tasks: asks.Ask}, nil
 }
 
 func (o *recorder) count() int {
@@ -83,6 +87,7 @@ jobs:
     max_attempts: %d
     payload_schema: { type: [object, "null"], properties: { user: { type: integer } } }
   - { name: other, operator: told, source: { kind: manual }, outputs: 0 }
+  - { name: signup, operator: told, source: { kind: manual }, outputs: 0, enqueues: [birthday, other] }
 `
 
 func newWorld(t *testing.T) *world {
@@ -146,10 +151,10 @@ func (w *world) create(n NewTimer, now time.Time) Timer {
 	if n.DAG == "" {
 		n.DAG, n.Job = "mail", "birthday"
 	}
-	timer, made, err := w.timers.Create(w.t.Context(), w.caller, n, now)
+	made, err := w.timers.Create(w.t.Context(), w.caller, []NewTimer{n}, now)
 	require.NoError(w.t, err)
-	require.True(w.t, made)
-	return timer
+	require.True(w.t, made[0].IsNew)
+	return made[0].Timer
 }
 
 func (w *world) deliver(now time.Time) {
@@ -172,8 +177,7 @@ func (w *world) get(id uuid.UUID) Timer {
 func (w *world) settled(id uuid.UUID, status string) (timer Timer) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
-		_, err := w.timers.settle(w.t.Context(), uuid.Nil, time.Now())
-		require.NoError(w.t, err)
+		require.NoError(w.t, w.timers.items.Pass(w.t.Context(), kindSettle, "", time.Now()))
 		timer = w.get(id)
 		return timer.Status == status
 	}, time.Minute, 10*time.Millisecond)
@@ -258,10 +262,10 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 	ask := NewTimer{DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "Europe/London",
 		IdempotencyKey: "user-1/2027", Group: "user-1"}
 	timer := w.create(ask, now)
-	again, made, err := w.timers.Create(t.Context(), w.caller, ask, now)
+	again, err := w.timers.Create(t.Context(), w.caller, []NewTimer{ask}, now)
 	require.NoError(t, err)
-	require.False(t, made)
-	require.Equal(t, timer.ID, again.ID)
+	require.False(t, again[0].IsNew)
+	require.Equal(t, timer.ID, again[0].ID)
 
 	local := "2027-06-01T09:00"
 	updated, err := w.timers.Update(t.Context(), w.caller, timer.ID, TimerChange{Local: &local}, rest.ETag("1"), now)
@@ -277,7 +281,7 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 		"a bad payload": {DAG: "mail", Job: "birthday", Local: "2027-05-01T09:00", Timezone: "UTC",
 			Payload: json.RawMessage(`{"user": "x"}`)},
 	} {
-		_, _, err := w.timers.Create(t.Context(), w.caller, n, now)
+		_, err := w.timers.Create(t.Context(), w.caller, []NewTimer{n}, now)
 		require.Error(t, err, name)
 		require.NotEqual(t, fault.Internal, fault.KindOf(err), "%s: %v", name, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
@@ -78,9 +79,8 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	writer := caller.Is(authz.RoleWriter)
 	v := taskView{
 		TaskDetail: detail,
-		MayRetry: writer && (detail.Status == "Failed" ||
-			detail.Status == "Canceled" && detail.Reason == "canceled"),
-		MayCancel: writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+		MayRetry:   writer && tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason)),
+		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 	}
 
 	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, clock.Now())

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/storage"
@@ -38,7 +39,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 			Description: "Default: the extension of the file's name, or ndjson",
 			Schema:      &huma.Schema{Type: huma.TypeString, Enum: anys(of)}}
 	}
-	authz.HandleTaskRaw(api, withFence(huma.Operation{
+	authz.HandleTaskRaw(api, carryingFiles(huma.Operation{
 		OperationID: "read-task-input", Method: http.MethodGet, Path: "/v1/task/inputs/{index}", Tags: taskTags,
 		Summary:     "Read the rows of an input, as they were pinned at the claim",
 		Description: "Without the rows that the job's `where` excludes.",
@@ -47,7 +48,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 			Description: "Only rows of this partition"}},
 	}), 0, a.sparing(a.readInput))
 
-	authz.HandleTaskRaw(api, withFence(huma.Operation{
+	authz.HandleTaskRaw(api, carryingFiles(huma.Operation{
 		OperationID: "write-task-output", Method: http.MethodPut, Path: "/v1/task/outputs/{index}/{file}",
 		Tags:    taskTags,
 		Summary: "Upload a file of an output",
@@ -57,7 +58,7 @@ func (a *API) addDataRoutes(api *authz.API) {
 			Schema: &huma.Schema{Type: huma.TypeString}}, format(operators.Formats)},
 	}), a.storage.MaxUpload(), a.sparing(a.writeOutput))
 
-	authz.HandleTaskRaw(api, withFence(huma.Operation{
+	authz.HandleTaskRaw(api, carryingFiles(huma.Operation{
 		OperationID: "read-task-code", Method: http.MethodGet, Path: "/v1/task/udf", Tags: taskTags,
 		Summary: "Read the job's own code, as a zip archive", Description: "For operator udf.",
 	}), 0, a.readCode)
@@ -91,8 +92,10 @@ func anys(of []string) (list []any) {
 	return list
 }
 
-// withFence declares the headers that carry the fence of a call whose body is data.
-func withFence(op huma.Operation) huma.Operation {
+// carryingFiles declares an operation whose body or answer is data: it takes as long as that passes, and headers carry
+// the fence.
+func carryingFiles(op huma.Operation) huma.Operation {
+	op = rest.WithTimeout(op, rest.Transfer)
 	text := &huma.Schema{Type: huma.TypeString}
 	op.Parameters = append(op.Parameters,
 		&huma.Param{Name: protocol.TaskHeader, In: "header", Required: true, Schema: text},

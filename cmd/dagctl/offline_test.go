@@ -145,3 +145,15 @@ func TestTargets(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cli.Target{Name: "DAGCTL_URL", URL: "http://other", Token: "mine"}, chosen)
 }
+
+func TestEmptyArgumentsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"why", ""}, {"status", ""}, {"why-not", "ds", ""}, {"tasks", "list", ""}} {
+		r := dagctl(t, nil, args...)
+		require.Equal(t, cli.ExitFailed, r.code, args)
+		require.NotContains(t, r.err, "route", args)
+	}
+	r := dagctl(t, nil, "why-not", "ds", "")
+	require.Contains(t, r.err, "argument 2 of `dagctl why-not` is empty")
+	must(t, nil, "__complete", "pause", "") // the word that a shell completes
+}

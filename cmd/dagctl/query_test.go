@@ -65,7 +65,7 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		{[]string{"DROP TABLE daily_highest"}, "only a SELECT is allowed", cli.ExitFailed},
 		{[]string{"SELECT 1; SELECT 2"}, "2 statements", cli.ExitFailed},
 		{[]string{" "}, "there is no statement", cli.ExitFailed},
-		{[]string{""}, "there is no statement", cli.ExitFailed},
+		{[]string{""}, "argument 1 of `dagctl query` is empty", cli.ExitFailed},
 		{[]string{"SELECT 1", "--limit", "-4"}, "--limit -4 is negative", cli.ExitFailed},
 		{[]string{"SELECT 1", "--limit", "20000"}, "limit 20000 is not between 1 and 10000", cli.ExitFailed},
 		{[]string{"FROM daily_highest", "--at", "candidate"}, "no DAG has a candidate version", cli.ExitFailed},

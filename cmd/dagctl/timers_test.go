@@ -53,6 +53,26 @@ func TestTimersAndWebhooksOnARealServer(t *testing.T) {
 	require.NotZero(t, dagctl(t, w.env(t, reader), "timers", "create", "inbox/remind", "--at", "2030-01-01T00:00",
 		"--timezone", "UTC").code)
 
+	// A batch: the flags give what its lines lack, and a line that is wrong makes none.
+	batch := filepath.Join(t.TempDir(), "timers.ndjson")
+	lines := `{"target_timestamp_local": "2030-05-01T09:00", "delivery_payload": {"n": 1}, "idempotency_key": "a"}
+{"target_timestamp_local": "2030-05-02T09:00", "target_timezone": "UTC", "idempotency_key": "b"}
+`
+	create := func(text string) result {
+		require.NoError(t, os.WriteFile(batch, []byte(text), 0o600))
+		return dagctl(t, env, "timers", "create", "inbox/remind", "--batch", batch, "--timezone", "Asia/Tokyo",
+			"--group", "batch")
+	}
+	require.Contains(t, create(lines).out, "2 timers created; 0 had a known idempotency key.")
+	require.Contains(t, create(lines+strings.Replace(lines, `"a"`, `"c"`, 1)).out, "1 timer created; 3 had a known")
+	require.Contains(t, create(lines+`{"target_timestamp_local": "soon"}`).err, `body.timers[2]: "soon" is not a local time`)
+	require.Contains(t, create(`{"at": "2030-05-01"}`).err, `timers.ndjson:1: json: unknown field "at"`)
+	listed := must(t, env, "timers", "list", "--group", "batch")
+	require.Equal(t, 2, strings.Count(listed, "Asia/Tokyo"))
+	require.Equal(t, 1, strings.Count(listed, "UTC"))
+	require.Contains(t, dagctl(t, env, "timers", "create", "inbox/remind", "--at", "2030-01-01T00:00").err,
+		"--timezone is missing")
+
 	send := func(key, id, body string) int {
 		stamp := fmt.Sprint(time.Now().Unix())
 		mac := hmac.New(sha256.New, []byte(key))

@@ -278,7 +278,7 @@ func (bs *Builds) readSources(
 		if !ok {
 			continue
 		}
-		if bs.pressure.Holds(job.OrgID) {
+		if bs.pressure.Holds(job.OrgID, job.DAG) {
 			unread = append(unread, job.Name)
 			continue
 		}

@@ -37,7 +37,7 @@ func (bs *Builds) reconcileBuild(
 		return err
 	}
 	findings := slices.Clone(p.seen.findings)
-	if bs.pressure.Holds(b.OrgID) {
+	if bs.pressure.Holds(b.OrgID, b.DAG) {
 		if n := countStale(findings); n > 0 {
 			p.Stale += n
 			return nil

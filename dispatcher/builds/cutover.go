@@ -333,13 +333,14 @@ func (bs *Builds) CancelUnused(
 			RETURNING task_id, false AS held),
 		done AS (
 			UPDATE tasks t SET status = 'Canceled', reason = $3, completed_at = $4, next_retry_at = NULL,
-				version = version + 1
-			FROM (SELECT * FROM gone UNION ALL SELECT * FROM left_waiting) AS g
+				version = t.version + 1
+			FROM (SELECT * FROM gone UNION ALL SELECT * FROM left_waiting) AS g JOIN tasks was ON was.id = g.task_id
 			WHERE t.id = g.task_id AND t.status IN ('Queued', 'Failed')
-			RETURNING t.id, t.org_id, t.attempt, t.limits, g.held),
+			RETURNING t.id, t.org_id, t.attempt, was.status, t.limits, g.held),
 		told AS (
-			INSERT INTO task_events (id, org_id, task_id, attempt, to_status, actor, detail, at)
-			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'SYSTEM', jsonb_build_object('reason', $3::text), $4
+			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, detail, at)
+			SELECT uuid_v7(), org_id, id, attempt, status, 'Canceled', 'SYSTEM',
+				jsonb_build_object('reason', $3::text), $4
 			FROM done)
 		SELECT limits FROM done WHERE held AND limits <> '{}'`, org, unused, reason, now)
 	if err != nil {

@@ -121,7 +121,7 @@ func TestAPromoteDoesNotBringBackWhatLivePurged(t *testing.T) {
 	}
 	w.Serve(kept("m"))
 	two := parked(w, kept("n"), day(1))
-	require.NoError(t, w.D.Upkeep.SweepExpired(t.Context(), dispatchertest.Later(15*24*time.Hour)))
+	require.NoError(t, w.D.Upkeep.RemoveAll(t.Context(), dispatchertest.Later(15*24*time.Hour)))
 	require.Len(t, w.Read("letters_made"), 2)
 
 	promote(w, two)

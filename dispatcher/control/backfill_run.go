@@ -29,13 +29,15 @@ type running struct {
 	Generations []uuid.UUID
 	Propagate   string
 	Concurrency int
+	CreatedBy   string
 }
 
 // AdvanceBackfills notes, for every backfill that runs, which of its tasks have ended, makes the next tasks, and ends
 // the backfill when no partition is left.
 func (ctl *Control) AdvanceBackfills(ctx context.Context, now time.Time) (more bool, err error) {
 	rows, err := ctl.pool.Query(ctx, `
-		SELECT id, org_id, dag_name, job_name, job_id, dataset_versions, propagate, concurrency
+		SELECT id, org_id, dag_name, job_name, job_id, dataset_versions, propagate, concurrency,
+			created_by
 		FROM backfills WHERE status = 'Running' ORDER BY id`)
 	if err != nil {
 		return false, fmt.Errorf("list running backfills: %w", err)
@@ -83,7 +85,7 @@ func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Tim
 			return err
 		}
 		room := b.Concurrency - open
-		if ctl.pressure.Holds(b.Org) {
+		if ctl.pressure.Holds(b.Org, b.DAG) {
 			room = 0
 		}
 
@@ -158,6 +160,7 @@ func (ctl *Control) fillUp(
 		wanted[i] = tasks.Request{
 			Job: job, Kind: tasks.KindBackfill, Slot: p.Key, Partition: p.Key, Payload: p.Payload,
 			Class: tasks.ClassBackfill, Dedupe: fmt.Sprintf("backfill:%s:%s", b.ID, p.Key),
+			By: b.CreatedBy,
 		}
 	}
 	made, err := ctl.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now)

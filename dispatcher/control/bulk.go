@@ -138,7 +138,11 @@ func (ctl *Control) bulkTasks(
 		return nil, err
 	}
 
-	rows, err := tx.Query(ctx, `SELECT t.id FROM tasks t WHERE `+where+` AND `+applicable[verb], args...)
+	condition := applicable[verb]
+	if verb == VerbRetry && tasks.Status(req.Filter.Status) == tasks.Canceled {
+		condition = canceledByHand
+	}
+	rows, err := tx.Query(ctx, `SELECT t.id FROM tasks t WHERE `+where+` AND `+condition, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -194,6 +194,9 @@ func TestBulkVerbs(t *testing.T) {
 		running.TaskID, w.Caller.Actor))
 	require.Equal(t, 3, w.Count(`SELECT FROM audit_log WHERE action IN ('tasks.retry', 'tasks.skip', 'tasks.cancel')`))
 	require.Zero(t, w.Count(`SELECT FROM bulk_action_tasks`))
+	gone := views.TaskSelection{DAG: "mail", Status: "Canceled"}
+	back := bulk(w, control.VerbRetry, control.BulkRequest{Filter: gone})
+	require.Equal(t, []int64{399, 399, 0}, []int64{back.Matched, back.Done, back.Refused}, "but those skipped")
 
 	// Another org can neither see nor change the action.
 	other := w.Org("other")

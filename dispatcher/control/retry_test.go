@@ -59,6 +59,13 @@ func trail(w *dispatchertest.World, id uuid.UUID) (statuses []string) {
 	return statuses
 }
 
+// ready returns the task that waits for a worker.
+func ready(w *dispatchertest.World) (id uuid.UUID) {
+	w.T.Helper()
+	w.Row(`SELECT task_id FROM ready`)(&id)
+	return id
+}
+
 func TestWhatFailsForGoodIsDead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,8 +116,7 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
 	w.Change("b")
-	var queued uuid.UUID
-	w.Row(`SELECT task_id FROM ready`)(&queued)
+	queued := ready(w)
 	task, err := w.D.Control.Cancel(t.Context(), w.Caller, queued)
 	require.NoError(t, err)
 	require.Equal(t, "Canceled", task.Status)
@@ -147,11 +153,14 @@ func TestCancel(t *testing.T) {
 func TestRetryOfACanceledTask(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
-	w.Change("b")
-	var id uuid.UUID
-	w.Row(`SELECT task_id FROM ready`)(&id)
-	_, err := w.D.Control.Cancel(t.Context(), w.Caller, id)
-	require.NoError(t, err)
+	canceled := func(content string) uuid.UUID {
+		w.Change(content)
+		id := ready(w)
+		_, err := w.D.Control.Cancel(t.Context(), w.Caller, id)
+		require.NoError(t, err)
+		return id
+	}
+	id := canceled("b")
 	w.Change("c")
 	require.Equal(t, 1, w.Count(`SELECT FROM ready`))
 	task, err := w.D.Control.Retry(t.Context(), w.Caller, id)
@@ -163,10 +172,7 @@ func TestRetryOfACanceledTask(t *testing.T) {
 	_, err = w.D.Control.Retry(t.Context(), w.Caller, id)
 	dispatchertest.Refused(t, err)
 
-	w.Change("d")
-	w.Row(`SELECT task_id FROM ready`)(&id)
-	_, err = w.D.Control.Cancel(t.Context(), w.Caller, id)
-	require.NoError(t, err)
+	id = canceled("d")
 	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
 	_, err = w.D.Control.Retry(t.Context(), w.Caller, id)
 	dispatchertest.Refused(t, err)

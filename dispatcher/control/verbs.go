@@ -34,18 +34,20 @@ type Act struct {
 	actor  string
 }
 
-// applicable holds, for each verb, the condition on tasks t that it applies to when many are chosen. What somebody
-// canceled is retried one by one.
+// applicable holds, for each verb, the condition on tasks t that it applies to when many are chosen.
 var applicable = map[string]string{
 	VerbRetry:  `t.status = 'Failed'`,
 	VerbCancel: `t.status IN ('Queued', 'Running', 'Failed')`,
 	VerbSkip:   `t.status = 'Failed' AND t.kind <> 'check'`,
 }
 
+// canceledByHand is the condition on tasks that are retried where canceled ones are chosen.
+const canceledByHand = `t.status = 'Canceled' AND t.reason = 'canceled'`
+
 // refuses returns an error if the verb does not apply to a task.
 func (a Act) refuses(r tasks.Row) error {
 	switch {
-	case a.Verb == VerbRetry && r.Status != tasks.Failed && !r.CanceledByHand():
+	case a.Verb == VerbRetry && !r.Retryable():
 		return fault.New(fault.Conflict, "task %s is %s: only a task that failed, or that somebody canceled, can be "+
 			"retried", r.ID, r.Status)
 	case a.Verb == VerbCancel && (r.Status == tasks.Completed || r.Status == tasks.Canceled):

@@ -28,7 +28,7 @@ func TestThresholdsHaveHysteresis(t *testing.T) {
 		{Thresholds{MaxAge: time.Minute}, on, 0, 30, false},
 		{Thresholds{MaxQueued: 100, MaxAge: time.Minute}, on, 50, 31, true},
 	} {
-		p := Pressure{Since: c.since, Queued: c.queued, Oldest: c.oldest}
+		p := Queued{Since: c.since, Queued: c.queued, Oldest: c.oldest}
 		require.Equal(t, c.exceeds, c.limits.exceeds(p) != "", "%+v", c)
 	}
 

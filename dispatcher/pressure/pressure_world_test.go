@@ -109,20 +109,92 @@ func TestTheAgeOfWhatIsNext(t *testing.T) {
 	priority := 3
 	w.Enqueue("send", dispatcher.EnqueueItem{Payload: dispatchertest.Payload(map[string]string{"to": "a"}),
 		Priority: &priority})
-	age := func(at time.Time) time.Duration {
+	age := func(after time.Duration) pressure.Pressure {
 		t.Helper()
-		longest, err := w.D.Pressure.WaitOfNext(t.Context(), at)
+		w.Exec(`DELETE FROM backpressure`)
+		_, err := w.D.Pressure.Review(t.Context(), dispatchertest.Later(after))
 		require.NoError(t, err)
-		return longest
+		p, err := w.D.Pressure.Pressure(t.Context(), w.Caller)
+		require.NoError(t, err)
+		return p
 	}
-	require.Less(t, age(dispatchertest.Later(0)), 10*time.Second)
+	require.Nil(t, age(0).Since)
 	w.Exec(`UPDATE workers SET last_heartbeat = now() + interval '1 hour'`)
-	require.InDelta(t, 120, age(dispatchertest.Later(2*time.Minute)).Seconds(), 10)
-	_, err := w.D.Pressure.Review(t.Context(), dispatchertest.Later(2*time.Minute))
-	require.NoError(t, err)
+	late := age(2 * time.Minute)
+	require.NotNil(t, late.Since)
+	require.InDelta(t, 120, late.Oldest, 10)
 	require.True(t, w.D.Pressure.High())
 	w.Exec(`UPDATE workers SET last_heartbeat = now() + interval '1 hour', runtimes = '{elsewhere}'`)
-	require.Zero(t, age(dispatchertest.Later(2*time.Minute)))
+	require.Nil(t, age(2*time.Minute).Since)
+	require.False(t, w.D.Pressure.High())
+}
+
+// What one org has queued for a runtime holds that org's DAGs back that use the runtime, and nobody else.
+func TestBackpressureIsPerOrgAndRuntime(t *testing.T) {
+	t.Parallel()
+	const slow = `
+name: slow
+jobs:
+  - { name: model, operator: handler, runtime: poll, source: { kind: manual }, config: { handler: train } }
+  - { name: tick, operator: hook, source: { kind: cron, schedule: "@hourly" }, outputs: 0, config: {} }
+  - { name: hooked, operator: hook, source: { kind: manual }, outputs: 0, config: {} }
+`
+	const quick = `
+name: quick
+jobs:
+  - { name: tick, operator: hook, source: { kind: cron, schedule: "@hourly" }, outputs: 0, config: {} }
+`
+	w := dispatchertest.NewWorld(t)
+	w.D = w.Dispatcher("one", func(c *service.Config) { c.Thresholds = pressure.Thresholds{MaxQueued: 2, RefuseAt: 4} })
+	other := w.Org("other")
+	for _, dag := range []string{slow, quick} {
+		w.Serve(dag)
+		other.Serve(dag)
+	}
+	w.Exec(`INSERT INTO workers (id, hostname, pool_size, runtimes, last_heartbeat)
+		VALUES ('pollers', 'pollers', 1, '{poll}', now() + interval '1 hour')`)
+	for range 4 {
+		_, err := w.D.Enqueue(t.Context(), w.Caller, "slow", "model", []dispatcher.EnqueueItem{{}})
+		require.NoError(t, err)
+	}
+	look := func(after time.Duration) {
+		t.Helper()
+		_, err := w.D.Pressure.Review(t.Context(), dispatchertest.Later(after))
+		require.NoError(t, err)
+	}
+	look(0)
+
+	w.Poll()
+	require.Equal(t, []string{"acme/quick", "other/quick", "other/slow"}, dispatchertest.Texts(t, w.Pool, `
+		SELECT org_slug(s.org_id) || '/' || s.dag_name FROM sources s
+		WHERE s.job_name = 'tick' AND s.next_fire_at > now() ORDER BY 1`), "only one DAG of one org waits")
+	require.Equal(t, 1, w.Count(`SELECT FROM sources WHERE held`))
+	p, err := w.D.Pressure.Pressure(t.Context(), w.Caller)
+	require.NoError(t, err)
+	require.Equal(t, []any{1, "poll", int64(4)}, []any{len(p.Runtimes), p.Runtimes[0].Runtime, p.Queued})
+	p, err = w.D.Pressure.Pressure(t.Context(), other.Caller)
+	require.NoError(t, err)
+	require.Equal(t, []any{0, int64(0)}, []any{len(p.Runtimes), p.Queued}, "others do not learn of it")
+	require.Contains(t, dispatchertest.CodesIn(w.WhyJob("slow", "tick").Reasons), "backpressure")
+	require.NotContains(t, dispatchertest.CodesIn(w.WhyJob("quick", "tick").Reasons), "backpressure")
+
+	_, err = w.D.Enqueue(t.Context(), w.Caller, "slow", "model", []dispatcher.EnqueueItem{{}})
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+	require.ErrorContains(t, err, "4 tasks for runtime poll")
+	_, err = w.D.Enqueue(t.Context(), w.Caller, "slow", "hooked", []dispatcher.EnqueueItem{{}})
+	require.NoError(t, err, "its runtime has room")
+	_, err = w.D.Enqueue(t.Context(), other.Caller, "slow", "model", []dispatcher.EnqueueItem{{}})
+	require.NoError(t, err, "another org has room")
+
+	w.Exec(`DELETE FROM ready WHERE runtime = 'poll'`)
+	w.Exec(`DELETE FROM waiting`)
+	look(time.Minute)
+	require.Zero(t, w.Count(`SELECT FROM org_backpressure`))
+	for more := true; more; {
+		more, err = w.D.Sources.Fire(t.Context(), dispatchertest.Later(0))
+		require.NoError(t, err)
+	}
+	require.Zero(t, w.Count(`SELECT FROM sources WHERE next_fire_at <= now() OR held`))
 }
 
 // What is queued for a runtime that nobody serves holds no producer of any org back; what a function serves does.

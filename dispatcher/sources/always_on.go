@@ -124,7 +124,7 @@ func (src *Sources) superviseOne(
 	if err != nil {
 		return made, err
 	}
-	s.mustRest = src.pressure.Holds(org) || tasks.WidestPause(pauses, dagName, name) != nil
+	s.mustRest = src.pressure.Holds(org, dagName) || tasks.WidestPause(pauses, dagName, name) != nil
 
 	state, start, drain := s.supervise(now)
 	if start {

@@ -46,7 +46,7 @@ func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err err
 	if src.looked.IsZero() {
 		src.looked = now
 	}
-	if err := src.hold(ctx, now); err != nil || src.pressure.High() {
+	if err := src.hold(ctx, now); err != nil {
 		return false, err
 	}
 	due, err := src.takeDue(ctx, now)
@@ -70,14 +70,14 @@ func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err err
 
 // hold notes which sources are due and have to wait because of what is queued.
 func (src *Sources) hold(ctx context.Context, now time.Time) error {
-	all, orgs := src.pressure.High(), src.pressure.Held()
-	if !all && len(orgs) == 0 {
+	held := src.pressure.Held()
+	if !held.Any() {
 		return nil
 	}
 	_, err := src.pool.Exec(ctx, `
 		UPDATE sources SET held = true
-		WHERE next_fire_at <= $1 AND NOT held AND NOT enumerates AND ($2 OR org_id = ANY($3)) AND `+tasks.NotPaused,
-		now, all, orgs)
+		WHERE next_fire_at <= $1 AND NOT held AND NOT enumerates AND `+held.Condition(2)+` AND `+tasks.NotPaused,
+		append([]any{now}, held.Args()...)...)
 	if err != nil {
 		return fmt.Errorf("note which sources wait: %w", err)
 	}
@@ -88,12 +88,13 @@ func (src *Sources) hold(ctx context.Context, now time.Time) error {
 // task.
 func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, error) {
 	var due []dueSource
+	held := src.pressure.Held()
 	err := pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT org_id, dag_name, job_name, next_fire_at, held FROM sources
-			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND org_id <> ALL($2)
+			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND NOT `+held.Condition(2)+`
 			  AND `+tasks.NotPaused+`
-			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, now, src.pressure.Held())
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{now}, held.Args()...)...)
 		if err != nil {
 			return err
 		}

@@ -89,7 +89,7 @@ func (src *Sources) AcceptHook(ctx context.Context, in Delivery, now time.Time) 
 		}
 		if !counted {
 			counted = true
-			if err := src.admit(h, in, now); err != nil {
+			if err := src.admit(h, job.Def.Runtime, in, now); err != nil {
 				return err
 			}
 		}
@@ -114,11 +114,11 @@ func (src *Sources) AcceptHook(ctx context.Context, in Delivery, now time.Time) 
 
 // admit returns an error if the webhook has had too many deliveries of late, or too much is queued. It counts only
 // deliveries that are authenticated: a flood of others must neither use up their number nor learn that the path exists.
-func (src *Sources) admit(h hookRow, in Delivery, now time.Time) error {
+func (src *Sources) admit(h hookRow, runtime string, in Delivery, now time.Time) error {
 	if err := src.hookLimiter.Take(h.org.String()+" "+in.Path, now); err != nil {
 		return err
 	}
-	return src.pressure.HasRoom(h.org)
+	return src.pressure.HasRoom(h.org, runtime)
 }
 
 // findHook returns the job of an active version that a path belongs to. It relies on idx_sources_hook.

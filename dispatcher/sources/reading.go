@@ -79,22 +79,23 @@ func (src *Sources) EndReading() { src.readers.running.Wait() }
 // off, another process reads them.
 func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource, error) {
 	orgs, counts := src.readers.busy()
+	held := src.pressure.Held()
 	rows, err := src.pool.Query(ctx, `
 		WITH due AS (
 			SELECT org_id, dag_name, job_name, row_number() OVER (PARTITION BY org_id ORDER BY next_fire_at) AS n
 			FROM sources
-			WHERE next_fire_at <= $1 AND enumerates AND state <> 'Draining' AND org_id <> ALL($2)
+			WHERE next_fire_at <= $1 AND enumerates AND state <> 'Draining' AND NOT `+held.Condition(6)+`
 			  AND coalesce(reading_until <= $1, true) AND `+tasks.NotPaused+`),
 		taken AS (
 			SELECT s.org_id, s.dag_name, s.job_name FROM sources s
 			JOIN due d ON d.org_id = s.org_id AND d.dag_name = s.dag_name AND d.job_name = s.job_name
-			LEFT JOIN unnest($3::uuid[], $4::int[]) AS b(org, reads) ON b.org = s.org_id
-			WHERE d.n <= $5 - coalesce(b.reads, 0) AND s.next_fire_at <= $1 AND coalesce(s.reading_until <= $1, true)
+			LEFT JOIN unnest($2::uuid[], $3::int[]) AS b(org, reads) ON b.org = s.org_id
+			WHERE d.n <= $4 - coalesce(b.reads, 0) AND s.next_fire_at <= $1 AND coalesce(s.reading_until <= $1, true)
 			FOR UPDATE OF s SKIP LOCKED)
-		UPDATE sources s SET reading_until = $6, last_fire_at = $1, state = 'Running', error = NULL, updated_at = $1
+		UPDATE sources s SET reading_until = $5, last_fire_at = $1, state = 'Running', error = NULL, updated_at = $1
 		FROM taken t WHERE t.org_id = s.org_id AND t.dag_name = s.dag_name AND t.job_name = s.job_name
 		RETURNING s.org_id, s.dag_name, s.job_name, s.next_fire_at`,
-		now, src.pressure.Held(), orgs, counts, readersPerOrg, now.Add(readingFor))
+		append([]any{now, orgs, counts, readersPerOrg, now.Add(readingFor)}, held.Args()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("take sources to read: %w", err)
 	}

@@ -53,22 +53,31 @@ func timerOnly(job *registry.Job) error {
 	return nil
 }
 
-// CheckTimer returns an error if the job is not a timer job, or if the payload does not match its payload schema.
-func (src *Sources) CheckTimer(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, jobName string, payload json.RawMessage,
-) error {
-	job, err := src.timerJob(ctx, tx, org, dagName, jobName)
-	if err != nil {
-		return err
+// TimerCheck returns an error if a job is not a timer job, or if a payload does not match its payload schema.
+type TimerCheck func(dagName, jobName string, payload json.RawMessage) error
+
+// TimerChecks returns a TimerCheck for the timers of one request, which looks each job up once.
+func (src *Sources) TimerChecks(ctx context.Context, tx pgx.Tx, org uuid.UUID) TimerCheck {
+	type target struct {
+		check func(payload json.RawMessage) error
+		err   error
 	}
-	schema, err := dispatcher.PayloadSchema(job)
-	if err != nil || schema == nil {
-		return err
+	targets := map[[2]string]target{}
+	return func(dagName, jobName string, payload json.RawMessage) error {
+		name := [2]string{dagName, jobName}
+		t, known := targets[name]
+		if !known {
+			var job *registry.Job
+			if job, t.err = src.timerJob(ctx, tx, org, dagName, jobName); t.err == nil {
+				t.check, t.err = dispatcher.TimerPayload(job)
+			}
+			targets[name] = t
+		}
+		if t.err != nil {
+			return t.err
+		}
+		return t.check(payload)
 	}
-	if err := schema.Check(payload); err != nil {
-		return fault.New(fault.Invalid, "delivery_payload: %s", err)
-	}
-	return nil
 }
 
 // EnqueueTimer makes the task of an occurrence, once for its key, in the transaction that moves the timer on, and

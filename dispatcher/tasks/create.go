@@ -34,6 +34,7 @@ type Request struct {
 	RunAt       *time.Time
 	Metadata    json.RawMessage
 	Trace       string // traceparent of the event that asks for it
+	By          string // the principal, or task:ID, that asks for it; empty: the platform
 
 	// Pins are the revisions to read, as found under the lock of the origin; nil: they are found when it is claimed.
 	Pins []registry.Pin
@@ -318,6 +319,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		ids, orgs, origins                                []uuid.UUID
 		kinds, slots, runtimes, needs, partitions, limits []string
 		dedupes, payloads, hashes, concurrency, metadata  []*string
+		creators                                          []string
 		maxAttempts, priorities, classes                  []int
 		runAts                                            []*time.Time
 	)
@@ -332,7 +334,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			w.MaxAttempts = w.Job.Def.MaxAttempts
 		}
 		if w.Concurrency == "" && w.Kind != KindCheck {
-			w.Concurrency = RenderConcurrencyKey(w.Job.Def.ConcurrencyKey, w.Partition, w.Payload)
+			w.Concurrency = RenderKey(w.Job.Def.ConcurrencyKey, w.Partition, w.Payload)
 		}
 		if w.ID == uuid.Nil {
 			w.ID = uuid.Must(uuid.NewV7())
@@ -354,7 +356,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 		needs, limits = append(needs, NeedsOf(&w.Job.Def, w.Kind)), append(limits, keys)
 		partitions, dedupes = append(partitions, w.Partition), append(dedupes, NullIfEmpty(w.Dedupe))
 		payloads = append(payloads, NullIfEmpty(string(w.Payload)))
-		metadata = append(metadata, NullIfEmpty(string(w.Metadata)))
+		metadata, creators = append(metadata, NullIfEmpty(string(w.Metadata))), append(creators, w.By)
 		hashes, concurrency = append(hashes, NullIfEmpty(w.InputHash)), append(concurrency, NullIfEmpty(w.Concurrency))
 		maxAttempts, priorities = append(maxAttempts, w.MaxAttempts), append(priorities, w.priority())
 		runAts, classes = append(runAts, w.RunAt), append(classes, int(w.Class))
@@ -374,16 +376,16 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 	}, `
 		WITH made AS (
 			INSERT INTO tasks (id, org_id, job_id, kind, dedupe_key, slot, max_attempts, runtime, needs, priority,
-				partitions, payload, input_hash, concurrency_key, limits, metadata, run_at, class, created_at)
+				partitions, payload, input_hash, concurrency_key, limits, metadata, run_at, class, created_by, created_at)
 			SELECT id, org, origin, kind, dedupe, slot, max_attempts, runtime, needs, priority,
 				CASE WHEN partition <> '' THEN ARRAY[partition] END, NULLIF(payload::jsonb, 'null'), hash, concurrency,
 				CASE WHEN limits = '' THEN '{}' ELSE ARRAY(SELECT jsonb_array_elements_text(limits::jsonb)) END,
-				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, class, $1
+				coalesce(NULLIF(metadata::jsonb, 'null'), '{}'), run_at, class, NULLIF(creator, ''), $1
 			FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[],
 				$10::int[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-				$17::timestamptz[], $18::text[], $19::smallint[])
+				$17::timestamptz[], $18::text[], $19::smallint[], $20::text[])
 				AS w(id, org, origin, kind, dedupe, slot, max_attempts, runtime, priority, partition, payload, hash,
-					concurrency, limits, metadata, run_at, needs, class)
+					concurrency, limits, metadata, run_at, needs, class, creator)
 			ORDER BY origin, dedupe
 			ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO UPDATE
 			SET status = 'Queued', kind = EXCLUDED.kind, reason = NULL, failures = 0, error_message = NULL,
@@ -397,7 +399,7 @@ func insertTasks(b *pg.Batch, wanted []Request, now time.Time) (*pg.Later[[]uuid
 			SELECT uuid_v7(), org_id, id, attempt, 'Canceled', 'Queued', 'SYSTEM', $1 FROM made WHERE revived)
 		SELECT id, job_id, slot, coalesce(dedupe_key, '') FROM made`,
 		now, ids, orgs, origins, kinds, dedupes, slots, maxAttempts, runtimes, priorities, partitions, payloads, hashes,
-		concurrency, limits, metadata, runAts, needs, classes)
+		concurrency, limits, metadata, runAts, needs, classes, creators)
 	return pg.Answer(b, &made), nil
 }
 

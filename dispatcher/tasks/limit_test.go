@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -190,7 +192,23 @@ func TestConcurrencyKeysKeepDigits(t *testing.T) {
 		`{"id": 9007199254740993}`: "d/order 9007199254740993", `{"id": 1000000}`: "d/order 1000000",
 		`{"id": 1.0}`: "d/order 1", `{"id": "1.0"}`: "d/order 1.0", `{}`: "d/order {payload.id}",
 	} {
-		require.Equal(t, want, tasks.RenderConcurrencyKey("{partition}/order {payload.id}", "d",
+		require.Equal(t, want, tasks.RenderKey("{partition}/order {payload.id}", "d",
 			json.RawMessage(payload)))
 	}
+}
+
+// Keys that are too long for an index stay apart.
+func TestLongKeysEndInTheirHash(t *testing.T) {
+	t.Parallel()
+	key := func(text string) string {
+		return tasks.RenderKey("k {payload.to}", "", json.RawMessage(`{"to": "`+text+`"}`))
+	}
+	for _, letter := range []string{"a", "é", "語"} {
+		long := strings.Repeat(letter, 5000)
+		require.NotEqual(t, key(long), key(long+"b"))
+		require.Less(t, len(key(long)), 801)
+		require.True(t, utf8.ValidString(key(long)))
+		require.Contains(t, key(long), "k "+letter)
+	}
+	require.Equal(t, "k "+strings.Repeat("a", 798), key(strings.Repeat("a", 798)))
 }

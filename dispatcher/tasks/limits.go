@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -38,18 +39,18 @@ func LimitsOf(w Request) []Limit {
 	if w.Concurrency != "" {
 		limits = append(limits, Limit{w.Job.OrgID, "key:" + w.Concurrency, 1})
 	}
-	if w.isOwn() && w.Partition != "" { // tasks of one output partition run one after the other
+	if IsOwn(w.Kind, w.Job) && w.Partition != "" { // tasks of one output partition run one after the other
 		limits = append(limits, Limit{w.Job.OrgID, "output:" + w.Job.Address() + "/" + w.Partition, 1})
 	}
 	return limits
 }
 
-// isOwn reports whether the task has a payload of its own, so that no other task can stand for it.
-func (w Request) isOwn() bool {
-	if w.Kind == KindSource {
-		return w.Job.Def.Source != nil && w.Job.Def.Source.Kind == "webhook"
+// IsOwn reports whether a job's task of a kind has a payload of its own, so that no other task can stand for it.
+func IsOwn(kind Kind, job *registry.Job) bool {
+	if kind == KindSource {
+		return job.Def.Source != nil && job.Def.Source.Kind == "webhook"
 	}
-	return w.Kind == KindManual || w.Kind == KindTimer
+	return kind == KindManual || kind == KindTimer
 }
 
 // LimitKeys returns the keys of limits.
@@ -61,8 +62,12 @@ func LimitKeys(limits []Limit) []string {
 	return keys
 }
 
-// RenderConcurrencyKey fills {partition} and {payload.FIELD} in a job's template.
-func RenderConcurrencyKey(template, partition string, payload json.RawMessage) string {
+// longestKey is the length of the longest key in bytes: that of an index's entry is bounded.
+const longestKey = 800 // 200 characters
+
+// RenderKey fills {partition} and {payload.FIELD} in a job's template. A key that gets too long ends in its hash
+// instead.
+func RenderKey(template, partition string, payload json.RawMessage) string {
 	if template == "" {
 		return ""
 	}
@@ -71,6 +76,10 @@ func RenderConcurrencyKey(template, partition string, payload json.RawMessage) s
 	fields, _ := decoded.(map[string]any)
 	for name, value := range fields {
 		out = strings.ReplaceAll(out, "{payload."+name+"}", fmt.Sprint(value))
+	}
+	if len(out) > longestKey {
+		hash := sha256.Sum256([]byte(out))
+		out = fmt.Sprintf("%s…%x", strings.ToValidUTF8(out[:longestKey-100], ""), hash)
 	}
 	return out
 }

@@ -86,8 +86,8 @@ func requeueRows(ctx context.Context, tx pgx.Tx, back, merged []uuid.UUID, actor
 		moved AS (
 			UPDATE tasks t SET status = CASE WHEN t.id = ANY($1) THEN 'Queued' ELSE 'Canceled' END,
 				reason = CASE WHEN t.id = ANY($2) THEN 'merged' WHEN was = 'Failed' THEN reason END,
-				state = CASE WHEN t.id = ANY($1) THEN state
-					ELSE 'another task of the same output was queued meanwhile' END,
+				state = CASE WHEN t.id = ANY($2) THEN 'another task of the same output was queued meanwhile' END,
+				progress = CASE WHEN t.id = ANY($2) THEN progress ELSE 0 END, -- its attempts keep how far they came
 				completed_at = CASE WHEN t.id = ANY($1) THEN NULL ELSE $4::timestamptz END,
 				cancel_requested_at = CASE WHEN was = 'Failed' THEN cancel_requested_at END,
 				next_retry_at = NULL, version = version + 1

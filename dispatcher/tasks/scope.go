@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // Queue names a queue: tasks that the same workers run, of one org, class and DAG.
@@ -151,6 +153,65 @@ func CountReady(b *pg.Batch, s Scope, most int) *pg.Later[int] {
 				ORDER BY r.runtime, r.needs, r.org_id, r.class, r.turn LIMIT $%[2]d) AS r
 			WHERE %[3]s LIMIT $%[2]d) AS counted`, with, len(args), s.where()), args...)
 	return pg.Answer(b, &n)
+}
+
+// OrgRuntime is an org's part of what is queued for a runtime.
+type OrgRuntime struct {
+	Org     uuid.UUID
+	Runtime string
+}
+
+// CountQueued counts, for each org, the tasks that are ready for some runtimes, and those that wait for a limit or a
+// sibling and would then be for one of these: up to most of each. It relies on idx_ready_queue and idx_waiting_org.
+func CountQueued(ctx context.Context, tx pgx.Tx, runtimes []string, most int) (map[OrgRuntime]int64, error) {
+	var (
+		b       pg.Batch
+		of      OrgRuntime
+		origin  uuid.UUID
+		n       int64
+		counts  = map[OrgRuntime]int64{}
+		waiting = map[uuid.UUID]int64{} // by origin
+		orgs    = map[uuid.UUID]uuid.UUID{}
+	)
+
+	with, args := Scope{Runtimes: runtimes}.walk()
+	args = append(args, most)
+	b.Query("count ready tasks", []any{&of.Org, &of.Runtime, &n}, func() error { counts[of] += n; return nil },
+		fmt.Sprintf(`
+		WITH RECURSIVE %s
+		SELECT q.org_id, q.runtime, c.n FROM queues q CROSS JOIN LATERAL (
+			SELECT count(*) AS n FROM (
+				SELECT FROM ready r WHERE r.runtime = q.runtime AND r.needs = q.needs AND r.org_id = q.org_id
+					AND r.class = q.class AND r.turn = q.turn
+				ORDER BY r.runtime, r.needs, r.org_id, r.class, r.turn LIMIT $%d) AS r) AS c`, with, len(args)), args...)
+	b.Query("count waiting tasks", []any{&of.Org, &origin, &n}, func() error {
+		waiting[origin], orgs[origin] = n, of.Org
+		return nil
+	}, `
+		WITH RECURSIVE crowd AS (
+			(SELECT org_id FROM waiting ORDER BY org_id LIMIT 1)
+			UNION ALL
+			SELECT (SELECT w.org_id FROM waiting w WHERE w.org_id > o.org_id ORDER BY w.org_id LIMIT 1)
+			FROM crowd o WHERE o.org_id IS NOT NULL)
+		SELECT o.org_id, w.origin_job_id, count(*) FROM crowd o
+		CROSS JOIN LATERAL (
+			SELECT origin_job_id FROM waiting w WHERE w.org_id = o.org_id AND w.reason IN ('limit', 'sibling')
+			LIMIT $1) AS w
+		GROUP BY o.org_id, w.origin_job_id`, most)
+	if err := b.Send(ctx, tx); err != nil {
+		return nil, err
+	}
+
+	runtimeOf, err := registry.RuntimesOf(ctx, tx, slices.Collect(maps.Keys(waiting)))
+	if err != nil {
+		return nil, err
+	}
+	for origin, n := range waiting {
+		if runtime := runtimeOf[origin]; slices.Contains(runtimes, runtime) {
+			counts[OrgRuntime{orgs[origin], runtime}] += n
+		}
+	}
+	return counts, nil
 }
 
 // Waits returns how long the next task of each queue has been ready; 0: it has none by now.

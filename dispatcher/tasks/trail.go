@@ -1,11 +1,13 @@
 package tasks
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -21,8 +23,27 @@ type trailRow struct {
 
 // onTrail returns the row of a task that goes from one status to another.
 func onTrail(r Row, from, to Status, actor, state string, detail []byte, at time.Time) trailRow {
-	return trailRow{uuid.Must(uuid.NewV7()), r.Org, r.ID, r.Attempt, string(from), string(to), actor, state,
+	return onTrailAs(EventID(clock.Now(), uuid.New()), r, from, to, actor, state, detail, at)
+}
+
+// onTrailAs is onTrail for a row whose place in the trail is not its end.
+func onTrailAs(
+	id uuid.UUID, r Row, from, to Status, actor, state string, detail []byte, at time.Time,
+) trailRow {
+	return trailRow{id, r.Org, r.ID, r.Attempt, string(from), string(to), actor, state,
 		string(detail), at}
+}
+
+// EventID returns an id whose order is that of time, by the database's clock: a UUID of version 7 with the end of
+// another one.
+func EventID(at time.Time, end uuid.UUID) (id uuid.UUID) {
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli()))
+	copy(id[:6], ms[2:])
+	fraction := at.Nanosecond() % int(time.Millisecond) >> 8 // 12 bits
+	id[6], id[7] = 0x70|byte(fraction>>8), byte(fraction)
+	copy(id[8:], end[8:])
+	return id
 }
 
 // insertTrail adds rows to the audit trail, in order.

@@ -46,8 +46,14 @@ type Row struct {
 	startedAt       *time.Time
 }
 
-// CanceledByHand reports whether a person canceled the task: nothing but a person takes it up again.
-func (r Row) CanceledByHand() bool { return r.Status == Canceled && r.reason == ReasonCanceled }
+// Retryable reports whether people may retry a task of a status and reason: one that failed, or that a person canceled.
+// Nothing but a person takes the latter up again.
+func Retryable(status Status, reason Reason) bool {
+	return status == Failed || status == Canceled && reason == ReasonCanceled
+}
+
+// Retryable reports whether people may retry the task.
+func (r Row) Retryable() bool { return Retryable(r.Status, r.reason) }
 
 // LockTask locks the row of a fence's task. Every effect of a worker's call happens in the transaction of this lock.
 func LockTask(ctx context.Context, tx pgx.Tx, f Fence) (Row, error) {
@@ -275,7 +281,8 @@ func writeEndings(b *pg.Batch, tasks []Ended, now time.Time) error {
 		}
 
 		if t.Row.Status == Running && t.Ending.Status != Completed {
-			trail = append(trail, onTrail(t.Row, Queued, Running, t.Worker, "", nil, *t.startedAt))
+			began := EventID(*t.startedAt, t.ID)
+			trail = append(trail, onTrailAs(began, t.Row, Queued, Running, t.Worker, "", nil, *t.startedAt))
 		}
 		detail, err := t.Ending.detail()
 		if err != nil {
@@ -299,27 +306,30 @@ func writeEndings(b *pg.Batch, tasks []Ended, now time.Time) error {
 				$15::timestamptz[], $16::boolean[])
 				AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker,
 					started_at, spare)),
-		released AS (DELETE FROM leases WHERE task_id = ANY($2) RETURNING task_id, staging),
+		released AS (DELETE FROM leases WHERE task_id = ANY($2) RETURNING task_id, staging, progress, state),
 		tried AS (
 			INSERT INTO task_attempts AS a
-				(task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error, staging)
+				(task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error, staging, progress, state)
 			SELECT id, attempt, org, worker, started_at, $1,
-				CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, ''),
-				coalesce((SELECT staging FROM released WHERE task_id = id), '{}')
-			FROM w
+				CASE WHEN w.reason IN ('', 'error') THEN status ELSE w.reason END, NULLIF(message, ''),
+				coalesce(r.staging, '{}'), r.progress, r.state
+			FROM w LEFT JOIN released r ON r.task_id = w.id
 			WHERE started_at IS NOT NULL AND (status <> 'Completed'
 				OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt OFFSET 0)
 				OR spare AND EXISTS (SELECT FROM released WHERE task_id = id AND staging <> '{}'))
 			ON CONFLICT (task_id, attempt) DO UPDATE
-			SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error
+			SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error,
+				progress = EXCLUDED.progress, state = EXCLUDED.state
 			WHERE a.ended_at IS NULL)
 		UPDATE tasks t SET status = w.status, reason = NULLIF(w.reason, ''),
-			state = coalesce(NULLIF(w.state, ''), t.state), error_message = NULLIF(w.message, ''),
+			state = coalesce(NULLIF(w.state, ''), r.state, t.state), error_message = NULLIF(w.message, ''),
 			completion_hash = NULLIF(w.hash, ''), outputs = NULLIF(w.outputs, '')::jsonb,
 			completed_at = CASE WHEN w.retry_at IS NULL THEN $1::timestamptz END, next_retry_at = w.retry_at,
-			failures = failures + w.failed,
-			progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE progress END, version = version + 1
-		FROM w WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
+			failures = LEAST(failures + w.failed, max_attempts),
+			progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE coalesce(r.progress, t.progress) END,
+			version = version + 1
+		FROM w LEFT JOIN released r ON r.task_id = w.id
+		WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
 		append([]any{now}, pg.Columns(rows)...)...)
 	insertTrail(b, trail)
 	return nil

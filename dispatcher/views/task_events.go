@@ -51,55 +51,36 @@ func (vs *Views) TaskEvents(
 	return events, nil
 }
 
-// taskEvents lists the trail of a task, the newest first. It relies on idx_task_events_task.
+// taskEvents lists the trail of a task, the newest first. Two events are in the task's own row alone: that it was made,
+// and the beginning of an attempt that runs or has completed. It relies on idx_task_events_task.
 func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit int) ([]TaskEvent, error) {
+	var began uuid.UUID
+	if t.StartedAt != nil {
+		began = tasks.EventID(*t.StartedAt, t.ID)
+	}
+
 	rows, err := tx.Query(ctx, `
-		SELECT id, at, attempt, coalesce(from_status, ''), to_status, actor, coalesce(state, ''), detail
-		FROM task_events
-		WHERE task_id = $1 AND ($2 = '00000000-0000-0000-0000-000000000000'::uuid OR id < $2)
-		ORDER BY id DESC LIMIT $3`, t.ID, before, limit)
+		WITH stored AS MATERIALIZED (SELECT * FROM task_events WHERE task_id = $1),
+		trail AS (
+			SELECT id, at, attempt, coalesce(from_status, '') AS was, to_status, actor, coalesce(state, '') AS state,
+				detail
+			FROM stored
+			UNION ALL
+			SELECT $4, started_at, attempt, 'Queued', 'Running', coalesce(worker_id, ''), '', NULL
+			FROM tasks t WHERE id = $1 AND started_at IS NOT NULL
+			  AND NOT EXISTS (
+			      SELECT FROM stored s
+			      WHERE s.attempt = t.attempt AND s.from_status = 'Queued' AND s.to_status = 'Running')
+			UNION ALL
+			SELECT id, created_at, 1, '', 'Queued', coalesce(created_by, 'SYSTEM'), '', NULL FROM tasks WHERE id = $1)
+		SELECT id, at, attempt, was, to_status, actor, state, detail
+		FROM trail
+		WHERE $2 = '00000000-0000-0000-0000-000000000000'::uuid OR id < $2
+		ORDER BY id DESC LIMIT $3`, t.ID, before, limit, began)
 	if err != nil {
 		return nil, err
 	}
-	stored, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (TaskEvent, error) {
-		var e TaskEvent
-		err := row.Scan(&e.ID, &e.At, &e.Attempt, &e.From, &e.To, &e.Actor, &e.State, &e.Detail)
-		return e, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return withUnwritten(t, stored, before == uuid.Nil, len(stored) < limit), nil
-}
-
-// withUnwritten adds to the stored events of a task, the newest first, those that only the task's own row records: the
-// beginning of an attempt that runs or has completed, and the making of the task. first reports whether stored begins
-// with the newest event, last whether it ends with the oldest.
-func withUnwritten(t Task, stored []TaskEvent, first, last bool) []TaskEvent {
-	events := make([]TaskEvent, 0, len(stored)+2)
-	began := func(id uuid.UUID) TaskEvent {
-		return TaskEvent{ID: id, At: *t.StartedAt, Attempt: t.Attempt, From: string(tasks.Queued),
-			To:    string(tasks.Running),
-			Actor: t.Worker}
-	}
-
-	if first && tasks.Status(t.Status) == tasks.Running {
-		events = append(events, began(t.ID))
-	}
-
-	for _, e := range stored {
-		events = append(events, e)
-		completed := tasks.Status(e.From) == tasks.Running && tasks.Status(e.To) == tasks.Completed
-		if completed && t.StartedAt != nil {
-			events = append(events, began(e.ID))
-		}
-	}
-
-	if last && (len(stored) == 0 || stored[len(stored)-1].From != "") {
-		events = append(events, TaskEvent{ID: t.ID, At: t.CreatedAt, Attempt: 1, To: string(tasks.Queued),
-			Actor: "SYSTEM"})
-	}
-	return events
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[TaskEvent])
 }
 
 // redactEvents removes what may quote data.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,6 +38,8 @@ type Task struct {
 	Worker        string          `json:"worker_id,omitempty"`
 	Error         string          `json:"error,omitempty"`
 	DedupeKey     string          `json:"dedupe_key,omitempty"`
+	CreatedBy     string          `json:"created_by,omitempty" doc:"The person or token, or task:ID, that asked for it; absent: the platform made it"`
+	Metadata      json.RawMessage `json:"metadata,omitempty"`
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	InputVersions json.RawMessage `json:"input_versions,omitempty"`
 	Outputs       json.RawMessage `json:"outputs,omitempty"`
@@ -71,6 +74,16 @@ type Attempt struct {
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	Outcome   string     `json:"outcome,omitempty"`
 	Error     string     `json:"error,omitempty"`
+	Progress  int        `json:"progress,omitempty" doc:"How far it came, in percent, as its last heartbeat said"`
+	State     string     `json:"state,omitempty"`
+}
+
+// Reached returns how far the attempt came, in words; empty: it said nothing of that.
+func (a Attempt) Reached() string {
+	if a.Progress == 0 {
+		return a.State
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %% %s", a.Progress, a.State))
 }
 
 // TaskDetail is a task with its attempts and its last events.
@@ -88,6 +101,8 @@ const taskColumns = `
 	t.attempt, t.failures, t.max_attempts, t.priority, t.runtime,
 	coalesce(l.progress, t.progress), coalesce(l.state, t.state, ''),
 	coalesce(l.worker_id, t.worker_id, ''), coalesce(t.error_message, ''), coalesce(t.dedupe_key, ''), t.version,
+	coalesce(t.created_by, ''),
+	CASE jsonb_typeof(t.metadata) WHEN 'object' THEN NULLIF(t.metadata - 'traceparent', '{}') ELSE t.metadata END,
 	t.created_at, t.started_at, t.completed_at, coalesce(w.available_at, t.next_retry_at)`
 
 // found is a task with its origin.
@@ -101,7 +116,7 @@ func (f *found) columns() []any {
 	return []any{
 		&f.ID, &f.origin, &f.Kind, &f.Status, &f.Reason, &f.Waiting, &f.Partition,
 		&f.Attempt, &f.Failures, &f.MaxAttempts, &f.Priority, &f.Runtime, &f.Progress, &f.State,
-		&f.Worker, &f.Error, &f.DedupeKey, &f.Version,
+		&f.Worker, &f.Error, &f.DedupeKey, &f.Version, &f.CreatedBy, &f.Metadata,
 		&f.CreatedAt, &f.StartedAt, &f.CompletedAt, &f.NextRetryAt,
 	}
 }
@@ -187,7 +202,7 @@ func (vs *Views) show(ctx context.Context, tx pgx.Tx, caller authz.Caller, list 
 // redacted returns what everybody in the org may know of a task.
 func (t Task) redacted() Task {
 	t.Partition, t.State, t.Error, t.DedupeKey = "", "", "", ""
-	t.Payload, t.InputVersions, t.Outputs, t.Result = nil, nil, nil, nil
+	t.Payload, t.InputVersions, t.Outputs, t.Result, t.Metadata = nil, nil, nil, nil, nil
 	return t
 }
 
@@ -209,7 +224,7 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 
 		if !readable {
 			for i := range detail.Attempts {
-				detail.Attempts[i].Error = ""
+				detail.Attempts[i].Error, detail.Attempts[i].State = "", ""
 			}
 			redactEvents(detail.Events)
 		}
@@ -274,7 +289,8 @@ func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, i
 // task's own row then describes it.
 func attempts(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Task) ([]Attempt, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT attempt, worker_id, started_at, ended_at, coalesce(outcome, ''), coalesce(error, '')
+		SELECT attempt, worker_id, started_at, ended_at, coalesce(outcome, ''), coalesce(error, ''),
+			coalesce(progress, 0), coalesce(state, '')
 		FROM task_attempts WHERE org_id = $1 AND task_id = $2 ORDER BY attempt`, org, t.ID)
 	if err != nil {
 		return nil, err
@@ -287,6 +303,7 @@ func attempts(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Task) ([]Attempt,
 	if t.StartedAt != nil && (len(list) == 0 || list[len(list)-1].Number < t.Attempt) {
 		current := Attempt{
 			Number: t.Attempt, Worker: t.Worker, StartedAt: *t.StartedAt, EndedAt: t.CompletedAt, Error: t.Error,
+			Progress: t.Progress, State: t.State,
 		}
 		if t.CompletedAt != nil {
 			current.Outcome = t.Status

@@ -39,7 +39,7 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil && key != "" {
 		reasons = append([]Reason{pausedReason(p, Reason{})}, reasons...)
 	}
-	held, err := e.pressure(ctx)
+	held, err := e.pressure(ctx, job.DAG)
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +56,18 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 	return reasons, nil
 }
 
-// pressure returns the reasons for which everything that brings more work waits: too much is queued, or a quota of the
-// org is used up.
-func (e *explainer) pressure(ctx context.Context) (reasons []Reason, err error) {
-	p, err := pressure.Current(ctx, e.tx)
+// pressure returns the reasons for which everything waits that brings a DAG more work: too much is queued, or a quota
+// of the org is used up.
+func (e *explainer) pressure(ctx context.Context, dag string) (reasons []Reason, err error) {
+	p, err := pressure.Current(ctx, e.tx, e.caller.OrgID, dag)
 	if err != nil {
 		return nil, err
 	}
-	if p.On() {
-		reasons = append(reasons, Reason{Code: whyBackpressure, Since: p.Since, Count: int(p.Queued)})
+	for _, q := range p.Runtimes {
+		if q.On() {
+			reasons = append(reasons, Reason{Code: whyBackpressure, Since: q.Since, Count: int(q.Queued),
+				Detail: "runtime " + q.Runtime})
+		}
 	}
 
 	usage, err := authz.UsageOf(ctx, e.tx, e.caller, e.now)
@@ -94,8 +97,10 @@ func sourceReasons(f firing, wanted bool) []Reason {
 		return append(reasons, Reason{Code: whySourceManual})
 	case !f.registered && f.failed != "":
 		return reasons
+	case !f.registered && wanted && f.read != nil:
+		return reasons
 	case !f.registered:
-		return append(reasons, Reason{Code: whySourcePending})
+		return append(reasons, Reason{Code: whySourcePending, Since: f.read, Count: f.units})
 	case f.next == nil:
 		return append(reasons, Reason{Code: whySourceIdle, Detail: f.kind})
 	}

@@ -24,6 +24,10 @@ func TestSourceReasons(t *testing.T) {
 				"the source fires next at 2026-01-02T03:04:05Z"}},
 		"manual":     {firing{kind: "manual"}, true, []string{"the source runs when somebody asks for it"}},
 		"not served": {firing{kind: "poll"}, true, []string{"the source has not been read yet"}},
+		"read by a build": {firing{kind: "poll", read: &at, units: 3}, false, []string{
+			"the source was read at 2026-01-02T03:04:05Z, 3 partitions, and is read again once the version serves"}},
+		"lacks what a build wants": {firing{kind: "poll", read: &at, units: 3}, true,
+			[]string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions"}},
 		"not read": {firing{kind: "poll", failed: "unplugged"}, true,
 			[]string{"the source could not be read: unplugged"}},
 		"webhook": {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},

@@ -239,9 +239,12 @@ func (y *Explainer) DatasetWhy(ctx context.Context, caller authz.Caller, name st
 			return err
 		}
 		bad, err := e.badRows(ctx, dataset, "")
-		w.Reasons = append(bad, w.Reasons...)
-		if err != nil || dataset.Late == nil {
+		if err != nil {
 			return err
+		}
+		w.Reasons = slices.Concat(bad, w.Reasons)
+		if dataset.Late == nil {
+			return nil
 		}
 
 		late := Reason{Code: whyLate, Dataset: dataset.Name, Job: job.Address(),

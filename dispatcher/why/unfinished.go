@@ -75,7 +75,7 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 	if err := e.behindGate(ctx, g, r.Because); err != nil || g.Open {
 		return r, err
 	}
-	held, err := e.pressure(ctx)
+	held, err := e.pressure(ctx, b.DAG)
 	r.Because = append(r.Because, held...)
 	return r, err
 }

@@ -339,7 +339,13 @@ var sourceWordings = map[Code]wording{
 		return fmt.Sprintf("the source was read%s, but this is not among its %s",
 			at(r.Since), counted(r.Count, "partition"))
 	}},
-	whySourcePending: {"a source", fixed("the source has not been read yet")},
+	whySourcePending: {"a source", func(r Reason) string {
+		if r.Since == nil {
+			return "the source has not been read yet"
+		}
+		return fmt.Sprintf("the source was read%s, %s, and is read again once the version serves", at(r.Since),
+			counted(r.Count, "partition"))
+	}},
 	whyBackpressure: {"it", func(r Reason) string {
 		return fmt.Sprintf("sources, backfills and builds have been waiting%s because too much is queued in all orgs "+
 			"together: %s at the last count", since(r.Since), counted(r.Count, "task"))

@@ -105,7 +105,8 @@ func busyWorld(t *testing.T) *dispatchertest.World {
 	for _, task := range w.Claim(w.D) {
 		require.Contains(t, []string{"raw", "alone"}, task.Job.Name)
 		// long enough for any machine
-		w.Exec(`UPDATE leases SET expires_at = now() + interval '1 hour' WHERE task_id = $1`, task.TaskID)
+		w.Exec(`UPDATE leases SET expires_at = now() + interval '1 hour', heartbeat_at = now() + interval '1 hour'
+			WHERE task_id = $1`, task.TaskID)
 	}
 	w.Probe.Put("alone", "k", "b")
 	w.Exec(`UPDATE sources SET next_fire_at = now() WHERE dag_name = 'alone'`)

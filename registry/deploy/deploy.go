@@ -66,6 +66,9 @@ func (dp *Deployer) parse(
 		catalog.Folders = func(dag string) error { return fault.Hinted(folders(caller.OrgSlug, dag)) }
 	}
 	doc, problems := dag.Parse(file, catalog)
+	if err := problems.Unseen(); err != nil {
+		return nil, err
+	}
 	if len(problems) > 0 {
 		return nil, problems.Fault()
 	}

@@ -23,6 +23,7 @@ import (
 type PastVersion struct {
 	registry.Version
 	InstantUntil *time.Time   `json:"instant_until,omitempty" doc:"A rollback to it is instant until then"`
+	Purged       bool         `json:"purged,omitempty" doc:"Data of it was purged or collected: it cannot serve again"`
 	Pinned       bool         `json:"pinned,omitempty" doc:"Kept whatever its age: a rollback to it stays instant"`
 	Activations  []Activation `json:"activations,omitempty" doc:"The latest times it was cut over to, the newest first"`
 }
@@ -109,7 +110,28 @@ func addWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 		return fmt.Errorf("read rollback window: %w", err)
 	}
 
-	return addPins(ctx, tx, org, versions)
+	if err := addPins(ctx, tx, org, versions); err != nil {
+		return err
+	}
+	return endWindows(ctx, tx, org, versions)
+}
+
+// endWindows takes the windows from the versions that cannot serve again.
+func endWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UUID]*PastVersion) error {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT p.dag_version_id FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
+		WHERE p.org_id = $1 AND p.dag_version_id = ANY($2) AND g.purged_at IS NOT NULL`,
+		org, slices.Collect(maps.Keys(versions)))
+	if err != nil {
+		return fmt.Errorf("find purged versions: %w", err)
+	}
+	var id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+		v := versions[id]
+		v.Purged, v.InstantUntil, v.Pinned = true, nil, false
+		return nil
+	})
+	return err
 }
 
 // addPins extends the window to the end of a pin, if that is later.

@@ -31,8 +31,8 @@ type CLI struct {
 	DataDir string
 }
 
-// AddFlags adds the flags that every command has to the root command, and refuses a wrong --output before any of them
-// runs.
+// AddFlags adds the flags that every command has to the root command, and refuses a wrong --output and an argument
+// without text before any of them runs.
 func (c *CLI) AddFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.Target, "target", "", "server to talk to: the name of a target, or a URL")
@@ -40,7 +40,23 @@ func (c *CLI) AddFlags(root *cobra.Command) {
 	flags.StringVar(&c.DataDir, "data", ".dagctl", "data folder of the dev server")
 	_ = root.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return c.checkOutput(cmd.Name()) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkArguments(cmd, args); err != nil {
+			return err
+		}
+		return c.checkOutput(cmd.Name())
+	}
+}
+
+// checkArguments refuses an argument without text, as an unset variable of a script leaves it: nothing has such a name.
+// The word that a shell completes may be one.
+func checkArguments(cmd *cobra.Command, args []string) error {
+	i := slices.Index(args, "")
+	if i < 0 || cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
+		return nil
+	}
+	return fault.New(fault.Invalid, "argument %d of `%s` is empty", i+1, cmd.CommandPath()).
+		WithHint("`%s --help` says what it is", cmd.CommandPath())
 }
 
 func (c *CLI) checkOutput(command string) error {

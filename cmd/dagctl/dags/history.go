@@ -81,6 +81,8 @@ func instantUntil(v deploy.PastVersion) string {
 		return "record only"
 	case v.Pinned:
 		return "pinned"
+	case v.Purged:
+		return "purged"
 	case v.InstantUntil == nil:
 		return ""
 	}

@@ -119,9 +119,12 @@ func fresh(d views.DAGStatus, now time.Time) string {
 
 // writePressure writes a note if backpressure holds new work back. Only people see it; programs ask /v1/backpressure.
 func writePressure(c *cli.CLI, w io.Writer, p pressure.Pressure) {
-	if p.Since != nil {
-		fmt.Fprintf(w, "%s %s: sources, backfills and builds wait, because %d tasks of all orgs are queued\n\n",
-			c.Style(c.Out).Busy("Backpressure"), cli.Ago(p.Since, time.Now()), p.Queued)
+	for _, q := range p.Runtimes {
+		if q.On() {
+			fmt.Fprintf(w, "%s %s: sources, backfills and builds of DAGs with jobs of runtime %s wait, because %d "+
+				"tasks are queued\n\n",
+				c.Style(c.Out).Busy("Backpressure"), cli.Ago(q.Since, time.Now()), q.Runtime, q.Queued)
+		}
 	}
 }
 

@@ -176,7 +176,7 @@ func (c WeightsConfig) weights() tasks.Weights {
 
 // BackpressureConfig says how long the queue must be for sources, backfills and builds to wait. Zero means never.
 type BackpressureConfig struct {
-	MaxQueued     int `yaml:"max_queued"`      // queued tasks of all orgs
+	MaxQueued     int `yaml:"max_queued"`      // of an org for a runtime
 	MaxAgeSeconds int `yaml:"max_age_seconds"` // how long the task next in line may have waited
 	// queued tasks at which the server refuses deliveries; 0: twice MaxQueued
 	RefuseAt int `yaml:"refuse_at"`

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -79,7 +80,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&r.payload, "payload", "", "JSON for the task; @FILE reads a file, @- standard input")
 	flags.StringVar(&r.metadata, "metadata", "",
-		"JSON that is kept with the task and shown, but not passed to its operator; @FILE reads a file")
+		"a JSON object that is kept with the task and shown, but not passed to its operator; @FILE reads a file")
 	flags.StringVar(&r.item.IdempotencyKey, "idempotency-key", "",
 		"if a task has this key that was not canceled, answer with it and create none")
 	flags.StringVar(&r.item.Partition, "partition", "", "key of the output partition that the task writes")
@@ -101,7 +102,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 // items returns the tasks that the flags ask for.
 func (r *runFlags) items(c *cli.CLI, hasPriority bool) ([]dispatcher.EnqueueItem, error) {
 	if r.batch != "" {
-		return readBatch(c, r.batch)
+		return readBatch(c, r.batch, dispatcher.EnqueueItem{}, "tasks")
 	}
 
 	item := r.item
@@ -128,23 +129,36 @@ func (r *runFlags) items(c *cli.CLI, hasPriority bool) ([]dispatcher.EnqueueItem
 // batchSize is how many tasks one request may create, in one transaction; the API sets the limit.
 const batchSize = 1000
 
-// enqueue creates the tasks in as few requests as possible. Where one fails, the tasks of those before it remain.
+// enqueue creates tasks.
 func enqueue(ctx context.Context, c *cli.CLI, api *cli.Client, path string, items []dispatcher.EnqueueItem) (
 	[]dispatcher.Enqueued, error,
 ) {
-	all := []dispatcher.Enqueued{}
-	for len(items) > 0 {
-		n := min(len(items), batchSize)
+	return inBatches(c, items, "task", func(part []dispatcher.EnqueueItem) ([]dispatcher.Enqueued, error) {
 		var enqueued rest.List[dispatcher.Enqueued]
-		if err := api.Post(ctx, path, httpapi.EnqueueRequest{Items: items[:n]}, &enqueued); err != nil {
-			if len(all) > 0 {
+		err := api.Post(ctx, path, httpapi.EnqueueRequest{Items: part}, &enqueued)
+		return enqueued.Items, err
+	})
+}
+
+// inBatches creates things in as few requests as possible. Where one fails, those of the requests before it remain.
+func inBatches[I, O any](c *cli.CLI, items []I, what string, create func(part []I) ([]O, error)) ([]O, error) {
+	progress := c.NewProgress()
+	defer progress.End()
+	all := []O{}
+
+	for part := range slices.Chunk(items, batchSize) {
+		made, err := create(part)
+		if err != nil {
+			if progress.End(); len(all) > 0 {
 				fmt.Fprintf(c.Err, "%s created before the error; "+
-					"where tasks have idempotency keys, it is safe to run the batch again.\n",
-					cli.Count(len(all), "task"))
+					"where %ss have idempotency keys, it is safe to run the batch again.\n",
+					cli.Count(len(all), what), what)
 			}
 			return nil, err
 		}
-		all, items = append(all, enqueued.Items...), items[n:]
+		if all = append(all, made...); len(items) > batchSize {
+			progress.Show(len(all), len(items), fmt.Sprintf("%d of %d %ss", len(all), len(items), what))
+		}
 	}
 	return all, nil
 }
@@ -185,15 +199,16 @@ func readPayload(c *cli.CLI, payload string) (json.RawMessage, error) {
 	return text, nil
 }
 
-// readBatch reads a file with one task a line, and skips empty lines.
-func readBatch(c *cli.CLI, path string) ([]dispatcher.EnqueueItem, error) {
+// readBatch reads a file with one item a line, and skips empty lines. Fields that a line lacks are those of the given
+// item.
+func readBatch[T any](c *cli.CLI, path string, given T, what string) ([]T, error) {
 	f, err := open(c, path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 
-	var items []dispatcher.EnqueueItem
+	var items []T
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 16<<20)
 	for n := 1; lines.Scan(); n++ {
@@ -202,7 +217,7 @@ func readBatch(c *cli.CLI, path string) ([]dispatcher.EnqueueItem, error) {
 		}
 		decoder := json.NewDecoder(bytes.NewReader(lines.Bytes()))
 		decoder.DisallowUnknownFields()
-		var item dispatcher.EnqueueItem
+		item := given
 		if err := decoder.Decode(&item); err != nil {
 			return nil, fault.New(fault.Invalid, "%s:%d: %w", path, n, err)
 		}
@@ -213,7 +228,7 @@ func readBatch(c *cli.CLI, path string) ([]dispatcher.EnqueueItem, error) {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if len(items) == 0 {
-		return nil, errors.New(path + " has no tasks in it")
+		return nil, errors.New(path + " has no " + what + " in it")
 	}
 	return items, nil
 }

@@ -149,11 +149,12 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	field("Attempt", fmt.Sprintf("%d, %d of %d failed", t.Attempt, t.Failures, t.MaxAttempts))
 	field("Worker", t.Worker)
 	field("State", cli.OneLine(t.State, 200))
-	field("Created", cli.Ago(&t.CreatedAt, now))
+	field("Created", strings.TrimSpace(cli.Ago(&t.CreatedAt, now)+by(t.CreatedBy)))
 	field("Started", cli.Ago(t.StartedAt, now))
 	field("Took", took(t.Task))
 	field("Next retry", cli.Ago(t.NextRetryAt, now))
 	field("Error", cli.OneLine(t.Error, 2000))
+	field("Metadata", cli.OneLine(compact(t.Metadata), 2000))
 	field("Payload", cli.OneLine(compact(t.Payload), 2000))
 	field("Inputs", cli.OneLine(compact(t.InputVersions), 2000))
 	field("Outputs", cli.OneLine(compact(t.Outputs), 2000))
@@ -161,12 +162,12 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	if len(t.Attempts) > 0 {
 		fmt.Fprintln(w)
 		attempts := cli.Table{
-			Style: style, Header: []string{"ATTEMPT", "WORKER", "STARTED", "OUTCOME", "ERROR"},
+			Style: style, Header: []string{"ATTEMPT", "WORKER", "STARTED", "OUTCOME", "STATE", "ERROR"},
 			Paint: map[int]func(string) string{3: style.Status},
 		}
 		for _, a := range t.Attempts {
 			attempts.Add(fmt.Sprint(a.Number), cli.OneLine(a.Worker, 40), cli.Ago(&a.StartedAt, now), a.Outcome,
-				cli.OneLine(a.Error, 100))
+				cli.OneLine(a.Reached(), 40), cli.OneLine(a.Error, 100))
 		}
 		attempts.Write(w)
 	}
@@ -175,6 +176,14 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 		fmt.Fprintln(w)
 		writeEvents(c, w, t.Events)
 	}
+}
+
+// by returns who asked for a task, as a part of a line.
+func by(principal string) string {
+	if principal == "" {
+		return ""
+	}
+	return " by " + cli.OneLine(principal, 60)
 }
 
 func tasksEventsCommand(c *cli.CLI) *cobra.Command {

@@ -38,26 +38,31 @@ by a cron schedule. It follows daylight saving time, and survives every edit of 
 
 func timersCreateCommand(c *cli.CLI) *cobra.Command {
 	var (
-		n       timers.NewTimer
-		payload string
+		n              timers.NewTimer
+		payload, batch string
 	)
 	cmd := &cobra.Command{
 		Use:   "create DAG/JOB --at LOCAL --timezone ZONE",
-		Short: "Create a timer",
+		Short: "Create a timer, or a batch of them",
 		Example: `  dagctl timers create mail/birthday --at 2027-02-28T09:00 --timezone Europe/Berlin --repeat yearly \
     --group user-17 --payload '{"user": 17}'
-  dagctl timers create mail/digest --schedule "0 8 * * 1-5" --timezone America/New_York`,
+  dagctl timers create mail/digest --schedule "0 8 * * 1-5" --timezone America/New_York
+  dagctl timers create mail/birthday --batch birthdays.ndjson --timezone Europe/Berlin --repeat yearly`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			var ok bool
 			if n.DAG, n.Job, ok = strings.Cut(args[0], "/"); !ok || n.DAG == "" || n.Job == "" {
 				return fault.New(fault.Invalid, "%q is not DAG/JOB", args[0])
 			}
-			if n.Schedule != "" && n.Repeat == "" {
-				n.Repeat = "cron"
-			}
 			if n.Payload, err = readPayload(c, payload); err != nil {
 				return err
+			}
+			if batch != "" {
+				return createTimers(cmd.Context(), c, batch, n)
+			}
+			byCron(&n)
+			if n.Timezone == "" {
+				return fault.New(fault.Invalid, "--timezone is missing").WithHint("such as Europe/Berlin")
 			}
 			api, err := c.Connect()
 			if err != nil {
@@ -82,8 +87,51 @@ func timersCreateCommand(c *cli.CLI) *cobra.Command {
 	f.StringVar(&n.IdempotencyKey, "idempotency-key", "",
 		"if a timer was created with this key before, answer with that timer and create none")
 	f.StringVar(&payload, "payload", "", "JSON for its tasks; @FILE reads a file, @- standard input")
-	_ = cmd.MarkFlagRequired("timezone")
+	f.StringVar(&batch, "batch", "",
+		"file with one timer a line, {\"target_timestamp_local\": …, \"delivery_payload\": …, "+
+			"\"idempotency_key\": …}; the other flags give what lines lack; - reads standard input")
+	cmd.MarkFlagsMutuallyExclusive("batch", "idempotency-key")
 	return cmd
+}
+
+// byCron completes a timer that has a schedule and does not say that it repeats by it.
+func byCron(n *timers.NewTimer) {
+	if n.Schedule != "" && n.Repeat == "" {
+		n.Repeat = "cron"
+	}
+}
+
+// createTimers creates the timers of a file.
+func createTimers(ctx context.Context, c *cli.CLI, path string, given timers.NewTimer) error {
+	items, err := readBatch(c, path, given, "timers")
+	if err != nil {
+		return err
+	}
+	for i := range items {
+		byCron(&items[i])
+	}
+	api, err := c.Connect()
+	if err != nil {
+		return err
+	}
+
+	all, err := inBatches(c, items, "timer", func(part []timers.NewTimer) ([]timers.Created, error) {
+		var made timers.CreatedBatch
+		err := api.Post(ctx, timersPath+"/batch", timers.Batch{Timers: part}, &made)
+		return made.Timers, err
+	})
+	if err != nil {
+		return err
+	}
+	known := 0
+	for _, t := range all {
+		if !t.IsNew {
+			known++
+		}
+	}
+	return c.Print(all, func(w io.Writer) {
+		fmt.Fprintf(w, "%s created; %d had a known idempotency key.\n", cli.Count(len(all)-known, "timer"), known)
+	})
 }
 
 func timersListCommand(c *cli.CLI) *cobra.Command {
