@@ -73,14 +73,13 @@ func endGroup(pid int) {
 	_ = syscall.Kill(-pid, syscall.SIGKILL) // there may be nobody left
 }
 
-// heldByGroup is what the processes of a group hold in memory, in bytes. What they share is counted for each.
-func heldByGroup(group int) (total int64) {
-	processes, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range processes {
-		text, _ := os.ReadFile(stat) // it may have ended
+// heldByStat is what processes hold in memory, in bytes, as everybody may see it. What they share is counted for each.
+func heldByStat(processes []string) (total int64) {
+	for _, process := range processes {
+		text, _ := os.ReadFile(filepath.Join(process, "stat")) // it may have ended
 		_, rest, _ := strings.Cut(string(text), ") ")
 		fields := strings.Fields(rest) // state, parent, group, ... : proc(5)
-		if len(fields) < 22 || fields[2] != strconv.Itoa(group) {
+		if len(fields) < 22 {
 			continue
 		}
 		pages, _ := strconv.ParseInt(fields[21], 10, 64)

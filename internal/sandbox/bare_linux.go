@@ -55,8 +55,8 @@ func AvailableBare() error {
 	return nil
 }
 
-// Start starts a program behind walls, in the place of cmd.Start. It leads a process group, which is all that it can
-// start. exceeded is called with the limit that it passed. After its end, release ends what it has left running.
+// Start starts a program behind walls, in the place of cmd.Start. It leads a session of its own, which is one process
+// group: all that it can start. exceeded is called with the limit that it passed. After its end, release ends what it has left running.
 func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err error) {
 	if err := errors.Join(cmd.Err, AvailableBare()); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err er
 	s := bare{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Walls: w, Files: len(cmd.ExtraFiles)}
 	cmd.Path, cmd.Args, cmd.Env = "/proc/self/exe", []string{stageName, bareArg, strconv.Itoa(3 + s.Files)}, []string{}
 	cmd.ExtraFiles = append(cmd.ExtraFiles[:s.Files:s.Files], words, complain)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	_, _ = words.Close(), complain.Close()
 	if err != nil {
@@ -115,24 +115,9 @@ func supervise(group int, w Walls, exceeded func(error)) (release func()) {
 	go endGroup(group) // so that nothing that it left holds its pipes
 	var watched sync.WaitGroup
 	watched.Go(func() {
-		tick := time.NewTicker(looks)
-		defer tick.Stop()
-		wrote := scratch{folders: w.Scratch, bytes: w.Written, files: w.Files}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			err := w.exceeded(group)
-			if err == nil && w.Written > 0 {
-				err = wrote.exceeded(ofGroup(group))
-			}
-			if err != nil {
-				exceeded(err)
-				_ = syscall.Kill(-group, syscall.SIGKILL)
-				return
-			}
+		if err := watch(ctx, ofBare(group), w.bounds()); err != nil {
+			exceeded(err)
+			_ = syscall.Kill(-group, syscall.SIGKILL)
 		}
 	})
 
@@ -144,16 +129,16 @@ func supervise(group int, w Walls, exceeded func(error)) (release func()) {
 	}
 }
 
-// exceeded returns which of the limits that it shares a group has passed.
-func (w Walls) exceeded(group int) error {
-	memory, processes := heldTogether(group)
-	switch {
-	case w.Memory > 0 && memory > w.Memory:
-		return fault.New(fault.TooLarge, "it took more than %d MiB of memory", w.Memory>>20)
-	case w.Processes > 0 && processes > w.Processes:
-		return fault.New(fault.TooLarge, "it started more than %d processes and threads", w.Processes)
+// ofBare returns the processes of a group.
+func ofBare(group int) kin { return kin{group, func() []string { return ofGroup(group) }, heldOwn} }
+
+// bounds returns those that the processes of a program share.
+func (w Walls) bounds() bounds {
+	most := bounds{memory: w.Memory, threads: w.Processes}
+	if w.Written > 0 {
+		most.wrote = &scratch{folders: w.Scratch, bytes: w.Written, files: w.Files}
 	}
-	return nil
+	return most
 }
 
 // stageBare confines the process and becomes the program.
@@ -250,19 +235,17 @@ func (w Walls) ofSystem() map[string]uint64 {
 	return files
 }
 
-// heldTogether is what the processes of a group hold in memory that no file backs, and how many threads they are.
-func heldTogether(group int) (memory int64, threads int) {
-	for _, process := range ofGroup(group) {
+// heldOwn is what processes hold in memory that no file backs, in bytes.
+func heldOwn(processes []string) (memory int64) {
+	for _, process := range processes {
 		pid, _ := strconv.Atoi(filepath.Base(process))
 		if own := share(process); own > 0 {
 			memory += min(own, held(pid)) // programs and libraries that they run are not theirs
 		} else {
 			memory += held(pid)
 		}
-		tasks, _ := os.ReadDir(filepath.Join(process, "task"))
-		threads += len(tasks)
 	}
-	return memory, threads
+	return memory
 }
 
 // dropThread takes all capabilities from the thread, and the ways to new ones.

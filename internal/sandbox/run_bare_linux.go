@@ -46,13 +46,7 @@ func runBare(ctx context.Context, p Program) error {
 		return err
 	}
 	var watched sync.WaitGroup
-	watched.Go(func() {
-		group := cmd.Process.Pid
-		watch(ctx, func() []string { return ofGroup(group) }, func() int64 {
-			memory, _ := heldTogether(group)
-			return memory
-		}, p.Work, limits, stop)
-	})
+	watched.Go(func() { stop(watch(ctx, ofBare(cmd.Process.Pid), limits.bounds(p.Work))) })
 	waited := cmd.Wait()
 	cause := context.Cause(ctx)
 	stop(nil)

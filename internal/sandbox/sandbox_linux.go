@@ -138,8 +138,8 @@ func run(ctx context.Context, p Program) (err error) {
 	tell.Close()
 
 	var watched sync.WaitGroup
-	processes, held := p.family(cmd.Process.Pid)
-	watched.Go(func() { watch(ctx, processes, held, p.Work, limits, stop) })
+	its := p.kin(cmd.Process.Pid)
+	watched.Go(func() { stop(watch(ctx, its, limits.bounds(p.Work))) })
 
 	var failure string
 	_ = json.NewDecoder(trouble).Decode(&failure) // nothing, once the program has taken over

@@ -16,46 +16,66 @@ import (
 )
 
 // looks is how often what a program holds is counted. Between two looks one process may pass the limit, by what
-// RLIMIT_DATA leaves it at most.
+// RLIMIT_DATA leaves it at most. A look at many processes takes long; the next one waits the longer.
 const looks = 100 * time.Millisecond
 
-// watch ends the program when its processes together hold more memory, or its folder more bytes or files, than it may.
-// processes lists the folders of its processes in /proc, held measures their memory.
-func watch(
-	ctx context.Context, processes func() []string, held func() int64, work string, limits Limits,
-	stop context.CancelCauseFunc,
-) {
-	wrote := scratch{folders: []string{work}, bytes: limits.Disk, files: limits.Files}
-	tick := time.NewTicker(looks)
-	defer tick.Stop()
-	for {
+// kin are the processes of a program.
+type kin struct {
+	leader    int                            // the first, which leads their session
+	processes func() []string                // their folders in /proc
+	held      func(processes []string) int64 // what they hold in memory, in bytes
+}
+
+// bounds are what the processes of a program may have together; the zero value of each is any amount.
+type bounds struct {
+	memory  int64 // bytes
+	threads int
+	wrote   *scratch
+}
+
+// watch looks at a program until ctx ends, and keeps its priority. It returns the limit that the program has passed.
+func watch(ctx context.Context, of kin, most bounds) error {
+	first := priority{leader: of.leader, nice: programNice}
+	for pause := looks; ; {
 		select {
 		case <-ctx.Done():
-			return
-		case <-tick.C:
+			return nil
+		case <-time.After(pause):
 		}
 
-		if memory := held(); memory > limits.Memory {
-			stop(fault.New(fault.TooLarge, "it took more than %d MiB of memory", limits.Memory>>20))
-			return
+		began := time.Now()
+		processes := of.processes()
+		threads := first.keep(processes)
+		if most.memory > 0 && of.held(processes) > most.memory {
+			return fault.New(fault.TooLarge, "it took more than %d MiB of memory", most.memory>>20)
 		}
-		if err := wrote.exceeded(processes()); err != nil {
-			stop(err)
-			return
+		if most.threads > 0 && threads > most.threads {
+			return fault.New(fault.TooLarge, "it started more than %d processes and threads", most.threads)
 		}
+		if most.wrote != nil {
+			if err := most.wrote.exceeded(processes); err != nil {
+				return err
+			}
+		}
+		pause = max(looks, 4*time.Since(began))
 	}
 }
 
-// family returns functions that list a program's processes, and measure the memory that they hold, in bytes.
-func (p Program) family(pid int) (processes func() []string, held func() int64) {
+// kin returns the processes of a program.
+func (p Program) kin(pid int) kin {
 	if p.Alone {
-		return func() []string { return ofGroup(pid) }, func() int64 { return heldByGroup(pid) }
+		return kin{pid, func() []string { return ofGroup(pid) }, heldByStat}
 	}
 	space, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid_for_children")
 	if err != nil { // it has ended
-		return func() []string { return nil }, func() int64 { return 0 }
+		return kin{pid, func() []string { return nil }, heldByShare}
 	}
-	return func() []string { return ofSpace(space) }, func() int64 { return heldIn(space) }
+	return kin{pid, func() []string { return ofSpace(space) }, heldByShare}
+}
+
+// bounds returns those of memory and of a program's folder.
+func (l Limits) bounds(work string) bounds {
+	return bounds{memory: l.Memory, wrote: &scratch{folders: []string{work}, bytes: l.Disk, files: l.Files}}
 }
 
 // ofSpace lists the processes of a PID namespace, by their folders in /proc.
@@ -84,9 +104,9 @@ func ofGroup(group int) (processes []string) {
 	return processes
 }
 
-// heldIn is what the processes of a PID namespace hold in memory, in bytes.
-func heldIn(space string) (total int64) {
-	for _, process := range ofSpace(space) {
+// heldByShare is what processes hold in memory, in bytes: their own pages, and their parts of those that they share.
+func heldByShare(processes []string) (total int64) {
+	for _, process := range processes {
 		total += share(process)
 	}
 	return total
