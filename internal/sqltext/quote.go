@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Quote returns a name as an identifier.
@@ -54,12 +55,29 @@ func Literals[T any](values []T) string {
 // Lower folds as DuckDB does: ASCII only, so that no exotic letter makes two names one here and two there.
 func Lower(name string) string {
 	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' {
-			return r + 'a' - 'A'
+		if r < utf8.RuneSelf {
+			return rune(lower(byte(r)))
 		}
 		return r
 	}, name)
 }
 
-// Same reports whether two names are one.
-func Same(a, b string) bool { return Lower(a) == Lower(b) }
+func lower(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+// Same reports whether two names are one. It is asked for each pair of the columns of two relations.
+func Same(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if lower(a[i]) != lower(b[i]) {
+			return false
+		}
+	}
+	return true
+}

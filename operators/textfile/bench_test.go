@@ -44,3 +44,19 @@ func benchmarkNDJSON(b *testing.B, lines int, later bool) {
 		require.NoError(b, err)
 	}
 }
+
+// BenchmarkWide reads one line of 8,000 columns: what is done for each pair of columns shows.
+func BenchmarkWide(b *testing.B) {
+	var text bytes.Buffer
+	for n := range 8000 {
+		fmt.Fprintf(&text, `,"c%d":%d`, n, n)
+	}
+	dir := b.TempDir()
+	path := filepath.Join(dir, "rows.ndjson")
+	require.NoError(b, os.WriteFile(path, []byte("{"+text.String()[1:]+"}\n"), 0o600))
+	for b.Loop() {
+		_, err := declared("ndjson").Convert(b.Context(), []textfile.File{{Name: "rows", Path: path}},
+			filepath.Join(dir, "rows.parquet"), nil)
+		require.NoError(b, err)
+	}
+}

@@ -230,7 +230,11 @@ func (s *shape) addJSON(v jsonValue, f formats, depth int) {
 	}
 }
 
+// field returns the shape of a field. Of more fields than a STRUCT has, nothing is gathered.
 func (s *shape) field(name string) *shape {
+	if len(s.fields) > maxFields {
+		return &shape{}
+	}
 	for _, f := range s.fields {
 		if f.name == name {
 			return &f.shape

@@ -202,6 +202,10 @@ func (i *inference) json(ctx context.Context, file File) error {
 		i.names, i.shapes = i.Standing.names(), make([]shape, len(i.Standing.Columns))
 	}
 
+	columns := make(map[string]int, len(i.names))
+	for at, name := range i.names {
+		columns[name] = at
+	}
 	n := 0
 	each := func(r record) error {
 		if n++; n%4096 == 0 && ctx.Err() != nil {
@@ -211,15 +215,19 @@ func (i *inference) json(ctx context.Context, file File) error {
 			i.said = file.Name
 		}
 		for p, name := range r.names {
-			at := slices.Index(i.names, name)
-			if at < 0 {
+			at, known := columns[name]
+			if !known {
 				if i.Standing != nil {
 					continue
 				}
 				at = len(i.names)
+				columns[name] = at
 				i.names, i.shapes = append(i.names, name), append(i.shapes, shape{})
 			}
 			i.shapes[at].addJSON(r.parts[p], i.formats, 0)
+		}
+		if len(i.names) > mostColumns {
+			return checkNames(i.names)
 		}
 		return nil
 	}
@@ -275,11 +283,17 @@ func (i *inference) result() (Reading, error) {
 	return r, nil
 }
 
-// mostNames is how many bytes the names of all columns of a file may have.
-const mostNames = 1 << 20
+const (
+	mostNames   = 1 << 20 // bytes of the names of all columns of a file
+	mostColumns = 10_000  // a line of them takes a second to convert, and each next one as much
+)
 
 // checkNames refuses names that are no names of columns, but what a file without names begins with.
 func checkNames(names []string) error {
+	if len(names) > mostColumns {
+		return fault.New(fault.TooLarge, "the rows have %d columns; a dataset has at most %d", len(names), mostColumns).
+			WithHint("put what has a name of its own in each row into one object, or into rows of their own")
+	}
 	size := 0
 	for n, name := range names {
 		if size += len(name); size > mostNames {

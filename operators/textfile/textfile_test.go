@@ -148,6 +148,10 @@ func TestCSVIsReadAsItIs(t *testing.T) {
 
 func TestNamesThatAreNoneAreRefused(t *testing.T) {
 	t.Parallel()
+	var wide strings.Builder
+	for n := range 10_001 {
+		fmt.Fprintf(&wide, `{"c%d":1}`+"\n", n)
+	}
 	for name, c := range map[string]struct{ format, text, want string }{
 		"bytes of zero":     {"csv", strings.Repeat("\x00", 100), "the name of column 1 has a byte of zero"},
 		"one in a name":     {"csv", "a,b\x00c\n1,2\n", "the name of column 2 has a byte of zero"},
@@ -155,7 +159,8 @@ func TestNamesThatAreNoneAreRefused(t *testing.T) {
 		"one inside":        {"ndjson", `{"a": {"b\u0000": 1}}`, "the name of column 1 has a byte of zero"},
 		"no text":           {"csv", "a,b\xff\n1,2\n", `the name of column 2, "b\xff", is not UTF-8`},
 		"an endless line":   {"csv", strings.Repeat("a", 2<<20), "have more than 1048576 bytes"},
-		"a million columns": {"csv", strings.Repeat("a,", 1_000_000), "have more than 1048576 bytes"},
+		"a million columns": {"csv", strings.Repeat("a,", 1_000_000), "have 1000001 columns; a dataset has at most 10000"},
+		"a field per row":   {"ndjson", wide.String(), "have 10001 columns; a dataset has at most 10000"},
 	} {
 		_, err := convert(t, declared(c.format), c.text)
 		require.ErrorContains(t, err, c.want, name)
