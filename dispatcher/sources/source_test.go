@@ -12,7 +12,9 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -350,4 +352,35 @@ func instant(t *testing.T, s string) time.Time {
 	at, err := time.Parse(time.RFC3339, s)
 	require.NoError(t, err)
 	return at
+}
+
+// After a listing, the dead tasks of a source are looked up, however many tasks others have. A connection keeps the
+// plans that it chose while the tables were small.
+func TestListingsReadNoTasksOfOthers(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	pool, err := pg.Open(t.Context(), w.URL, pg.WithMaxConns(1), pg.WithApplicationName("watched"))
+	require.NoError(t, err)
+	w.D = w.Dispatcher("two", func(c *service.Config) { c.Pool = pool })
+	w.Probe.Put("raw", "2024-01-09", "bad")
+	w.Poll()
+
+	const many = 3000
+	w.Exec(`
+		WITH copies AS (
+			INSERT INTO tasks SELECT copy.* FROM (SELECT * FROM tasks LIMIT 1) AS r, generate_series(1, $1) AS n,
+				jsonb_populate_record(NULL::tasks, to_jsonb(r) || jsonb_build_object('id', gen_random_uuid(),
+				'job_id', gen_random_uuid(), 'dedupe_key', 'source:' || n, 'slot', n::text)) AS copy
+			RETURNING id, org_id, job_id, slot)
+		INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, rank)
+		SELECT id, org_id, job_id, slot, 'dead', 0 FROM copies`, many)
+	for range 3 {
+		w.Poll()
+	}
+
+	pool.Close()
+	for w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'watched'`) > 0 {
+	}
+	require.Empty(t, dispatchertest.Texts(t, w.Pool, `SELECT relname || ': ' || seq_tup_read FROM pg_stat_user_tables
+		WHERE seq_tup_read >= $1`, many))
 }

@@ -114,10 +114,9 @@ func (st *Store) EndDead(ctx context.Context, tx pgx.Tx, done []Slot, now time.T
 		origins[i], slots[i] = s.Origin, s.Key
 	}
 
-	return endDead(ctx, tx, "its partition is up to date by now", now, `
-		JOIN tasks t ON t.id = w.task_id AND t.kind IN ('reactive', 'build', 'source')
-		JOIN unnest($7::uuid[], $8::text[]) AS d(origin, slot) ON w.origin_job_id = d.origin AND w.slot = d.slot`,
-		origins, slots)
+	return endDead(ctx, tx, "its partition is up to date by now", now,
+		`(w.origin_job_id, w.slot) IN (SELECT * FROM unnest($6::uuid[], $7::text[]))`,
+		`t.kind IN ('reactive', 'build', 'source')`, origins, slots)
 }
 
 // EndUnlisted ends the dead tasks of units that a source does not list any more: what they were to read is gone. now is
@@ -126,34 +125,36 @@ func (st *Store) EndDead(ctx context.Context, tx pgx.Tx, done []Slot, now time.T
 func (st *Store) EndUnlisted(
 	ctx context.Context, tx pgx.Tx, origin uuid.UUID, listed []string, now time.Time,
 ) (n int64, err error) {
-	return endDead(ctx, tx, "what it was to read is not there any more: the file is gone", now, `
-		JOIN tasks t ON t.id = w.task_id AND t.kind IN ('build', 'source')
-			AND starts_with(t.dedupe_key, '`+UnitPrefix+`') AND t.created_at < $4
-			AND w.origin_job_id = $7 AND NOT EXISTS (SELECT FROM unnest($8::text[]) AS l(slot) WHERE l.slot = w.slot)`,
+	return endDead(ctx, tx, "what it was to read is not there any more: the file is gone", now,
+		`w.origin_job_id = $6 AND NOT EXISTS (SELECT FROM unnest($7::text[]) AS l(slot) WHERE l.slot = w.slot)`,
+		`t.kind IN ('build', 'source') AND starts_with(t.dedupe_key, '`+UnitPrefix+`') AND t.created_at < $4`,
 		origin, listed)
 }
 
 // UnitPrefix begins the dedupe keys of the tasks that read the units of a source.
 const UnitPrefix = "source:"
 
-// endDead ends the dead tasks that a join with row w of waiting and row t of tasks selects; its arguments begin with
-// $7. It relies on idx_waiting_slot, and locks in the order of ids, as Occupied does.
+// endDead ends the dead tasks that two conditions select, on row w of waiting and on its row t of tasks; their arguments
+// begin with $6. It locks in the order of ids, as Occupied does.
+//
+// It relies on idx_waiting_slot: few tasks are dead, so they are found there, and each of them is looked up. A join, or
+// IN with a subquery, leaves it to estimates which table is read first, and once that was all tasks of all orgs.
 func endDead(
-	ctx context.Context, tx pgx.Tx, state string, now time.Time, join string, args ...any,
+	ctx context.Context, tx pgx.Tx, state string, now time.Time, waits, task string, args ...any,
 ) (n int64, err error) {
 	tag, err := tx.Exec(ctx, `
 		WITH dead AS (
-			SELECT w.task_id FROM waiting w `+join+`
-			WHERE w.reason = $6
-			ORDER BY w.task_id FOR UPDATE OF w),
-		gone AS (DELETE FROM waiting WHERE task_id IN (SELECT task_id FROM dead)),
+			SELECT w.task_id FROM waiting w
+			WHERE w.reason = '`+string(WaitDead)+`' AND `+waits+` AND (SELECT `+task+` FROM tasks t WHERE t.id = w.task_id)
+			ORDER BY w.task_id FOR UPDATE),
+		gone AS (DELETE FROM waiting WHERE task_id = ANY(ARRAY(SELECT task_id FROM dead))),
 		ended AS (
 			UPDATE tasks SET status = $1, reason = $2, state = $3, completed_at = $4::timestamptz, version = version + 1
-			WHERE id IN (SELECT task_id FROM dead) AND status = $5
+			WHERE id = ANY(ARRAY(SELECT task_id FROM dead)) AND status = $5
 			RETURNING id, org_id, attempt, state)
 		INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, at)
 		SELECT uuid_v7(), org_id, id, attempt, $5, $1, 'SYSTEM', state, $4 FROM ended`,
-		append([]any{Canceled, ReasonSuperseded, state, now, Failed, WaitDead}, args...)...)
+		append([]any{Canceled, ReasonSuperseded, state, now, Failed}, args...)...)
 	if err != nil {
 		return 0, fmt.Errorf("end dead tasks: %w", err)
 	}
