@@ -3,9 +3,9 @@ package storage
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/workdir"
 )
 
 // Preview returns rows of published partitions, partition by partition in the given order, as values that JSON holds
@@ -24,13 +24,13 @@ func (s *Storage) Preview(
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, err := os.MkdirTemp("", "dagctl-preview-*")
+	dir, err := workdir.Make("", workdir.Temporary)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preview: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer dir.Remove()
 
-	local, err := b.head(ctx, g, partitions, offset+limit, dir)
+	local, err := b.head(ctx, g, partitions, offset+limit, dir.Path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preview: %w", err)
 	}

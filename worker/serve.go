@@ -52,6 +52,7 @@ func (w *Worker) Serve(ctx context.Context, source Source) error {
 	if err := w.ready(); err != nil {
 		return err
 	}
+	w.sweep()
 	claiming, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(w.drain, func() { stop(ErrDrained) })()

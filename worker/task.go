@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -34,7 +34,7 @@ type Task struct {
 	logs      *logShipper
 
 	scratchOnce sync.Once
-	scratch     string
+	scratch     *workdir.Dir
 	scratchErr  error
 }
 
@@ -122,15 +122,28 @@ func (t *Task) State(into any) (bool, error) {
 // Scratch returns a folder for the task's temporary files, which is removed after the run.
 func (t *Task) Scratch() (string, error) {
 	t.scratchOnce.Do(func() {
-		t.scratch, t.scratchErr = os.MkdirTemp(t.worker.cfg.ScratchDir,
-			fmt.Sprintf("dagctl-%s-%d-*", t.TaskID, t.fence.Attempt))
+		t.scratch, t.scratchErr = workdir.Make(t.worker.cfg.ScratchDir,
+			fmt.Sprintf("%s%s-%d-", scratchPrefix, t.TaskID, t.fence.Attempt))
 	})
-	return t.scratch, t.scratchErr
+	if t.scratchErr != nil {
+		return "", t.scratchErr
+	}
+	return t.scratch.Path, nil
+}
+
+// scratchPrefix begins the names of tasks' folders.
+const scratchPrefix = "dagctl-task-"
+
+// sweep removes the folders of tasks whose workers were killed.
+func (w *Worker) sweep() {
+	if err := workdir.Sweep(w.cfg.ScratchDir, scratchPrefix); err != nil {
+		w.cfg.Log.Warn("folders of tasks whose worker was killed stay", "error", err)
+	}
 }
 
 func (t *Task) close() {
-	if t.scratch != "" {
-		if err := os.RemoveAll(t.scratch); err != nil {
+	if t.scratch != nil {
+		if err := t.scratch.Remove(); err != nil {
 			t.worker.cfg.Log.Warn("the folder of a task could not be removed", "task", t.TaskID, "error", err)
 		}
 	}

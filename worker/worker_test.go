@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -358,6 +360,25 @@ func TestAnIdleWorkerExits(t *testing.T) {
 	worker.Handle(w, "act", func(context.Context, *worker.Task, any) (any, error) { return nil, nil })
 	require.NoError(t, w.Serve(t.Context(), idle{}))
 	require.True(t, w.Health(time.Now()).Draining)
+}
+
+// A worker removes what one before it left that was killed.
+func TestFoldersOfKilledWorkersGo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	left := filepath.Join(dir, "dagctl-task-1")
+	require.NoError(t, os.Mkdir(left, 0o700))
+	require.NoError(t, os.WriteFile(left+".lock", nil, 0o600))
+	w, err := worker.New(worker.Config{URL: "http://127.0.0.1:1", Token: "t", Runtime: workerapitest.Runtime,
+		ScratchDir: dir, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	require.NoError(t, err)
+	worker.Handle(w, "x", func(context.Context, *worker.Task, any) (any, error) { return nil, nil })
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.NoError(t, w.Run(ended))
+	require.NoDirExists(t, left)
+	require.NoFileExists(t, left+".lock")
 }
 
 func TestRowsGoFromTaskToTask(t *testing.T) {

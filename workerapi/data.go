@@ -160,13 +160,13 @@ func (a *API) readInput(w http.ResponseWriter, r *http.Request, c authz.Capabili
 		}
 	}
 
-	dir, err := os.MkdirTemp(a.runner.ScratchDir, "input-*")
+	dir, err := a.runner.Scratch(g.TaskID, g.Attempt)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer dir.Remove()
 
-	file, err := a.runner.Export(r.Context(), g.Assignment, in, format, dir)
+	file, err := a.runner.Export(r.Context(), g.Assignment, in, format, dir.Path)
 	if err != nil {
 		return err
 	}
@@ -229,13 +229,13 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 func (a *API) importRows(
 	ctx context.Context, of operators.Assignment, key storage.UploadKey, format string, rows io.Reader,
 ) (storage.Upload, error) {
-	dir, err := os.MkdirTemp(a.runner.ScratchDir, "output-*")
+	dir, err := a.runner.Scratch(key.Task, key.Attempt)
 	if err != nil {
 		return storage.Upload{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer dir.Remove()
 
-	local, target := filepath.Join(dir, "rows."+format), filepath.Join(dir, "rows.parquet")
+	local, target := filepath.Join(dir.Path, "rows."+format), filepath.Join(dir.Path, "rows.parquet")
 	file, err := os.Create(local)
 	if err != nil {
 		return storage.Upload{}, err

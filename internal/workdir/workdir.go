@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
 const lockSuffix = ".lock"
+
+// Temporary begins the names of folders for what one call needs, below the system's folder for temporary files.
+const Temporary = "dagctl-call-"
 
 // old is the age from which on a folder that has no lock belongs to nobody: it may be one that is being made, or that a
 // process of an older version uses.
@@ -36,21 +38,21 @@ func Make(parent, prefix string) (*Dir, error) {
 	}
 
 	for {
-		lock, err := os.CreateTemp(parent, prefix+"*"+lockSuffix)
+		file, err := os.CreateTemp(parent, prefix+"*"+lockSuffix)
 		if err != nil {
 			return nil, err
 		}
-		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close(), os.Remove(lock.Name()))
+		if err := lock(file); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close(), os.Remove(file.Name()))
 		}
-		if !stands(lock) { // a sweep came between
-			_ = lock.Close()
+		if !stands(file) { // a sweep came between
+			_ = file.Close()
 			continue
 		}
 
-		f := &Dir{Path: strings.TrimSuffix(lock.Name(), lockSuffix), lock: lock}
+		f := &Dir{Path: strings.TrimSuffix(file.Name(), lockSuffix), lock: file}
 		if err := os.Mkdir(f.Path, 0o700); err != nil {
-			return nil, errors.Join(err, os.Remove(lock.Name()), lock.Close())
+			return nil, errors.Join(err, os.Remove(file.Name()), file.Close())
 		}
 		return f, nil
 	}
@@ -100,15 +102,15 @@ func Sweep(parent, prefix string) error {
 
 // sweep removes the folder of a lock that nobody holds.
 func sweep(name string) error {
-	lock, err := os.OpenFile(name, os.O_RDWR, 0)
+	file, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return nil // removed meanwhile, or another user's
 	}
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || !stands(lock) {
+	defer file.Close()
+	if !free(file) || !stands(file) {
 		return nil // its process lives
 	}
 	return errors.Join(os.RemoveAll(strings.TrimSuffix(name, lockSuffix)), os.Remove(name))

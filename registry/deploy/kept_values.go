@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/storage"
@@ -66,11 +67,11 @@ func (dp *Deployer) keptOf(
 	if err != nil || len(all) == 0 || len(columns) == 0 || h.Kind != storage.Parquet || dp.registry.Misfit == nil {
 		return kept, err
 	}
-	dir, err := os.MkdirTemp("", "dagctl-kept-*")
+	dir, err := workdir.Make("", workdir.Temporary)
 	if err != nil {
 		return kept, err
 	}
-	defer os.RemoveAll(dir)
+	defer dir.Remove()
 
 	var parts [][]string
 	size := int64(0)
@@ -80,7 +81,7 @@ func (dp *Deployer) keptOf(
 		}
 		g := h.Generation
 		g.Version = p.generation
-		own := filepath.Join(dir, fmt.Sprint(i))
+		own := filepath.Join(dir.Path, fmt.Sprint(i))
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return kept, err
 		}

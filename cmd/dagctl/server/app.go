@@ -31,6 +31,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -406,7 +407,7 @@ func (a *App) work(ctx context.Context) error {
 // sweepEvery is how often a server looks for folders of processes that were killed.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes the folders of tasks and engines whose servers were killed, until ctx ends.
+// sweep removes the folders of tasks, engines and calls whose servers were killed, until ctx ends.
 func (a *App) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -421,7 +422,7 @@ func (a *App) sweep(ctx context.Context) error {
 }
 
 func (a *App) sweepFolders() {
-	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep()); err != nil {
+	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep(), workdir.Sweep("", workdir.Temporary)); err != nil {
 		a.log.Warn("folders of killed processes stay", "error", err)
 	}
 }

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from .attempt import Attempt
-from .data import Input, Output, Pending, QueryResult, Scratch
+from .data import Input, Output, Pending, QueryResult
 from .errors import ApiError, Error
 from .logs import TaskLogHandler
 from .protocol import MOST_EVENTS, MOST_TASKS, Cursor, Job, Partition, Task
+from .scratch import Scratch
 from .typed import decode, encode
 
 Named = TypeVar("Named", Input, Output)

@@ -8,8 +8,6 @@ import decimal
 import json
 import os
 import re
-import shutil
-import tempfile
 import threading
 from dataclasses import dataclass, field
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
@@ -18,6 +16,7 @@ from urllib.parse import quote
 from .attempt import Attempt
 from .errors import Error
 from .protocol import MOST_FILES, Column, InputPartition, InputSpec, OutputSpec
+from .scratch import Scratch
 from .typed import Mismatch, decode, encode
 
 T = TypeVar("T")
@@ -30,27 +29,6 @@ _MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", 
 _ENDINGS = {"parquet": ".parquet", "csv": ".csv", "ndjson": ".ndjson"}
 _READ_ENDINGS = {**_ENDINGS, "arrow": ".arrows"}  # only inputs come as Arrow
 _READ_FORMATS = {**_FORMATS, ".arrow": "arrow", ".arrows": "arrow"}
-
-
-class Scratch:
-    """A folder of the attempt, created when needed and removed at the end."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._dir: Optional[str] = None
-
-    def file(self, ending: str) -> str:
-        """Return the path of a new, empty file."""
-        with self._lock:
-            if self._dir is None:
-                self._dir = tempfile.mkdtemp(prefix="dagctl-task-")
-        handle, path = tempfile.mkstemp(suffix=ending, dir=self._dir)
-        os.close(handle)
-        return path
-
-    def remove(self) -> None:
-        if self._dir is not None:
-            shutil.rmtree(self._dir, ignore_errors=True)
 
 
 class Input:

@@ -11,7 +11,7 @@ import time
 import uuid
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
-from . import protocol
+from . import protocol, scratch
 from .attempt import LOST, UNREPORTED
 from .errors import UnauthorizedError, UnavailableError
 from .handlers import Function, Handlers, Run
@@ -236,6 +236,7 @@ class Worker:
             raise ValueError("a worker needs the URL of a server and a worker token: pass them, or set DAGCTL_URL and DAGCTL_TOKEN")
         if not self._handlers.names():
             raise ValueError("a worker needs handlers: register them with @worker.handler(NAME)")
+        scratch.sweep()
         source = source_of()
         wakes, self._wake = os.pipe()
         before = self._take_signals()

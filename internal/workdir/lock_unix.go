@@ -1,0 +1,14 @@
+//go:build unix
+
+package workdir
+
+import (
+	"os"
+	"syscall"
+)
+
+// lock waits for the lock of a file, which ends with the process.
+func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }
+
+// free takes the lock of a file if no process holds it.
+func free(file *os.File) bool { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
