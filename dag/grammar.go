@@ -162,8 +162,8 @@ var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, f
 	{name: "dedupe", of: columnList, doc: "Manual and timer jobs: payload fields that make the input hash."},
 	{name: "enqueues", of: listOf(nameShape, 1, 100), doc: "Manual and timer jobs that tasks of this one may enqueue."},
 	{name: "scaling", of: scalingShape},
-	{name: "concurrency_key", of: textShape{longest: 200, valid: validConcurrencyKey},
-		doc: "One running task per key: a template over {partition}, {payload.field}, {event.field}."},
+	{name: "concurrency_key", of: textShape{longest: 200, valid: validTaskKey},
+		doc: "One running task per key in the org: a template over {partition} and {payload.FIELD}."},
 	{name: "state_key", of: textShape{longest: 200, valid: validStateKey},
 		doc: "One operator state per key: a template over {partition} and {payload.field}. Default: one for the job."},
 }, executionFields...)}
@@ -432,19 +432,17 @@ func validStateKey(text string) error {
 	if !keyTemplate.MatchString(text) {
 		return errors.New("it must hold {partition} or {payload.FIELD}; without `state_key` all runs share one state")
 	}
-	if strings.Contains(text, "{event.") {
-		return errors.New("it may hold {partition} and {payload.FIELD} only")
-	}
-	return validConcurrencyKey(text)
+	return validTaskKey(text)
 }
 
 var keyTemplate = regexp.MustCompile(`\{([^{}]*)\}`)
 
-func validConcurrencyKey(text string) error {
+// validTaskKey checks a template over a task's partition and payload.
+func validTaskKey(text string) error {
 	for _, match := range keyTemplate.FindAllStringSubmatch(text, -1) {
-		root, rest, dotted := strings.Cut(match[1], ".")
-		if match[1] != "partition" && (!dotted || rest == "" || root != "payload" && root != "event") {
-			return fmt.Errorf("%s must be {partition}, {payload.FIELD} or {event.FIELD}", match[0])
+		field, ofPayload := strings.CutPrefix(match[1], "payload.")
+		if match[1] != "partition" && (!ofPayload || field == "") {
+			return fmt.Errorf("%s must be {partition} or {payload.FIELD}", match[0])
 		}
 	}
 	if strings.ContainsAny(keyTemplate.ReplaceAllString(text, ""), "{}") {
