@@ -27,8 +27,9 @@ needs any more. Bytes that somebody keeps in use, such as rows of a view in an o
 the command says so.
 
 A purged partition is computed again when its inputs or the definition of its job change. If the inputs still contain
-the data, purge or correct them first. Nobody can roll back to a version with purged data: if that version is still
-within its rollback window, the command needs --break-window.`,
+the data, purge or correct them first. A version that can still be rolled back to and has the data needs --break-window:
+afterwards, a rollback to it goes without the purged partitions and asks for --allow-removals, and there is none where
+a dataset was purged as a whole.`,
 		Example: "  dagctl datasets purge orders --partitions 2026-01-01..2026-01-31 --downstream " +
 			"--reason \"erasure request 17\" --dry-run",
 		Args: cobra.ExactArgs(1),
