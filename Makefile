@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks fuzz setup test-servers format vet lint
+.PHONY: help demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,10 @@ fuzz: setup ## run each fuzz target of the repository for a while; FUZZ=10m for 
 
 attacks: setup test-servers ## attack a real server in some 1,500 ways, while another org's plans have to take less than a second
 	go test -run 'TestAttacks$$' -timeout 30m -v ./cmd/dagctl -args -attacks-all -attacks-quiet 1s
+
+isolation: setup test-servers ## let one org do its worst on an idle machine: tasks of another start within thrice the time
+	go test -run 'TestIsolation$$' -timeout 60m -v ./cmd/dagctl -args -isolation-queue 1000000 -isolation-hours 100000 \
+		-isolation-tasks 500 -isolation-times 3
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)

@@ -101,6 +101,9 @@ func (a *arena) attackByPrograms(t *testing.T) {
 				jobs = append(jobs, attackJob{what + " " + runtime, program(runtime, "exhaust", what)})
 			}
 		}
+		for n := range 3 { // crowds come together
+			jobs = append(jobs, attackJob{fmt.Sprint("crowd ", n), program("dispatcher", "exhaust", "crowd")})
+		}
 		for _, r := range a.attackByJobs(t, "programs: exhaustion", jobs) {
 			t.Logf("%.60q %s %.200q", r.name, r.Status, r.Error)
 			assert.Equal(t, "dead", r.Waiting, r.name)

@@ -13,7 +13,7 @@ import (
 
 // Exhaustions are what Exhaust knows.
 var Exhaustions = []string{"memory", "shared-memory", "file", "files", "removed", "mapped", "hidden", "entries", "fork",
-	"wait", "spin"}
+	"wait", "spin", "crowd"}
 
 // Exhaust takes as much of one thing as it gets, in the working folder, and waits to be ended for that.
 func Exhaust(what string) error {
@@ -64,6 +64,11 @@ func Exhaust(what string) error {
 	case "spin":
 		for !time.Now().IsZero() {
 		}
+	case "crowd":
+		for range 1000 {
+			_ = exec.Command("/bin/sh", "-c", "while :; do :; done").Start() // as many as it gets
+		}
+		time.Sleep(time.Hour)
 	default:
 		return fmt.Errorf("unknown exhaustion %s: %w", what, ErrUnknown)
 	}
