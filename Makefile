@@ -60,7 +60,7 @@ attacks: setup test-servers ## attack a real server in some 1,500 ways, while an
 	go test -run 'TestAttacks$$' -timeout 30m -v ./cmd/dagctl -args -attacks-all -attacks-quiet 1s
 
 isolation: setup test-servers ## let one org do its worst on an idle machine: tasks of another start within thrice the time
-	go test -run 'TestIsolation$$' -timeout 60m -v ./cmd/dagctl -args -isolation-queue 1000000 -isolation-hours 100000 \
+	go test -run 'TestIsolation$$' -timeout 60m -v ./cmd/dagctl -args -isolation-queue 1000000 -isolation-hours 99000 \
 		-isolation-tasks 500 -isolation-times 3
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less

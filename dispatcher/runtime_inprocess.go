@@ -56,7 +56,7 @@ func (d *Dispatcher) ClaimAndRun(
 		return false, nil
 	}
 	if free == 0 {
-		return false, d.claimSpare(ctx, runtimes, running, now)
+		return d.claimSpare(ctx, runtimes, running, now)
 	}
 
 	if free < cap(d.slots)/4 {

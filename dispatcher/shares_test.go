@@ -17,9 +17,10 @@ import (
 func TestLongTasksOfAnOrgLeaveASlotToOthers(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
-	other := w.Org("other")
+	other, third := w.Org("other"), w.Org("third")
 	w.Serve(dispatchertest.Mail)
 	other.Serve(dispatchertest.Mail)
+	third.Serve(dispatchertest.Mail)
 	m := dispatchertest.NewMeeting()
 	w.Probe.On("send", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
 		return operators.Result{}, m.Wait(ctx, task)
@@ -50,6 +51,16 @@ func TestLongTasksOfAnOrgLeaveASlotToOthers(t *testing.T) {
 	}
 	require.Equal(t, processes*pool, w.Count(`SELECT FROM leases WHERE org_id = $1`, w.Caller.OrgID),
 		"the spare slots are for others")
+
+	// The long tasks of a third org take a spare slot in each process, and leave one more.
+	long = append(long, mail(third, "send", 20)...)
+	for range processes {
+		<-m.Arrived
+	}
+	for _, id := range mail(other, "once", 3) {
+		w.Eventually("the other org's task runs", func() bool { return w.Task(id) == "Completed" })
+	}
+	require.Equal(t, processes, w.Count(`SELECT FROM leases WHERE org_id = $1`, third.Caller.OrgID))
 
 	close(m.Leave)
 	for _, id := range long {

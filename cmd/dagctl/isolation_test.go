@@ -28,6 +28,7 @@ var (
 	isolationHours = flag.Int("isolation-hours", 500, "partitions of its backfill")
 	isolationTasks = flag.Int("isolation-tasks", 60, "tasks of the other org, idle and meanwhile")
 	isolationBound = flag.Duration("isolation-bound", 5*time.Second, "how long such a task may take to start meanwhile")
+	isolationParts = flag.String("isolation-parts", "queue busy backfill query plan hook files", "what it does")
 	isolationTimes = flag.Float64("isolation-times", 0, "and how many times as long as idle; 0: not compared")
 )
 
@@ -43,7 +44,7 @@ jobs:
       config: { path: many, pattern: "{key}.csv", format: csv } }
   - { name: hook, operator: handler, runtime: bare, source: { kind: webhook, path: 5f2a8c0e4b7d41f69a3c2e1d0b9f8a76 },
       outputs: 0, config: { handler: nobody } }
-  - { name: hours, operator: command, source: { kind: manual }, partition_by: { time: hour },
+  - { name: hours, operator: command, source: { kind: cron, schedule: "0 * * * *" }, partition_by: { time: hour },
       config: { argv: [/bin/sh, -c, "dir=$(sed 's/.*\"dir\": *\"\\([^\"]*\\)\".*/\\1/'); echo n > $dir/x.csv; echo 1 >> $dir/x.csv"] } }
 `
 
@@ -118,20 +119,28 @@ func (a *arena) storm(t *testing.T) (end func()) {
 		return client.Post(t.Context(), "/v1/jobs/storm/unserved/tasks", tasksOf(1), nil) == nil, nil
 	})
 
+	does := func(part string) bool { return slices.Contains(strings.Fields(*isolationParts), part) }
 	const batch = 1000
-	for queued := 0; queued < *isolationQueue; queued += batch {
+	for queued := 0; queued < *isolationQueue && does("queue"); queued += batch {
 		require.NoError(t, client.Post(t.Context(), "/v1/jobs/storm/unserved/tasks", tasksOf(batch), nil))
 	}
-	require.NoError(t, client.Post(t.Context(), "/v1/jobs/storm/busy/tasks", tasksOf(batch), nil))
-	first := time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)
-	const hour = "2006-01-02T15"
-	require.NoError(t, client.Post(t.Context(), cli.DAGPath("storm")+"/backfills", control.BackfillRequest{Job: "hours",
-		From: first.Format(hour), To: first.Add(time.Duration(*isolationHours) * time.Hour).Format(hour),
-		Concurrency: 1000}, nil))
+	if does("busy") {
+		require.NoError(t, client.Post(t.Context(), "/v1/jobs/storm/busy/tasks", tasksOf(batch), nil))
+	}
+	if does("backfill") {
+		first := time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC)
+		const hour = "2006-01-02T15"
+		require.NoError(t, client.Post(t.Context(), cli.DAGPath("storm")+"/backfills", control.BackfillRequest{
+			Job: "hours", From: first.Format(hour),
+			To: first.Add(time.Duration(*isolationHours) * time.Hour).Format(hour), Concurrency: 1000}, nil))
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	again := func(do func(n int)) {
+	again := func(part string, do func(n int)) {
+		if !does(part) {
+			return
+		}
 		all.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				do(n)
@@ -139,10 +148,10 @@ func (a *arena) storm(t *testing.T) (end func()) {
 		})
 	}
 	for range 2 {
-		again(func(int) { // whether they are refused or end by their time: they come again
+		again("query", func(int) { // whether they are refused or end by their time: they come again
 			_ = client.Post(ctx, "/v1/query", map[string]string{"sql": "SELECT sum(i) FROM range(3000000000) r(i)"}, nil)
 		})
-		again(func(n int) {
+		again("plan", func(n int) {
 			jobs := make([]attackJob, 100)
 			for i := range jobs {
 				jobs[i] = attackJob{yaml: fmt.Sprintf("operator: sql, inputs: [{ from: { dataset: sales } }], "+
@@ -150,7 +159,7 @@ func (a *arena) storm(t *testing.T) (end func()) {
 			}
 			_ = client.Post(ctx, "/v1/dags/parsed/plan", map[string]string{"yaml": document("parsed", jobs)}, nil)
 		})
-		again(func(n int) {
+		again("hook", func(n int) {
 			answer, err := http.Post(a.url+"/v1/hooks/acme/5f2a8c0e4b7d41f69a3c2e1d0b9f8a76", "application/json",
 				strings.NewReader(fmt.Sprint(n)))
 			if err == nil {
@@ -159,7 +168,7 @@ func (a *arena) storm(t *testing.T) (end func()) {
 			}
 		})
 	}
-	again(func(n int) { // every listing finds changed files to hash and to read
+	again("files", func(n int) { // every listing finds changed files to hash and to read
 		_ = os.Chtimes(filepath.Join(many, fmt.Sprintf("k%02d.csv", n%20)), time.Time{}, time.Now())
 		_ = cli.Sleep(ctx, 50*time.Millisecond)
 	})
