@@ -43,7 +43,7 @@ func StartSelf(cmd *exec.Cmd, w Walls) (gone <-chan struct{}, ended func() error
 		cmd.Args[0] = limitedName
 	}
 	cmd.ExtraFiles = append([]*os.File{rules}, cmd.ExtraFiles...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 
 	started, done := make(chan error, 1), make(chan struct{})
 	var how error
@@ -65,7 +65,7 @@ func StartSelf(cmd *exec.Cmd, w Walls) (gone <-chan struct{}, ended func() error
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if w.Memory > 0 && watchMemory(cmd.Process.Pid, w.Memory, done) {
+		if watchSelf(cmd.Process.Pid, w.Memory, done) {
 			excess = ErrMemory
 			_ = cmd.Process.Kill()
 		}
@@ -197,17 +197,20 @@ func selfCalls(pid uint32) filter {
 var changes = []string{"chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat", "utime", "utimes", "futimesat",
 	"utimensat", "setxattr", "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat"}
 
-// watchMemory looks at what a process holds until it has ended. It reports whether that is more than it may.
-func watchMemory(pid int, most int64, done <-chan struct{}) bool {
+// watchSelf gives a process's session its priority, and looks at what it holds until it has ended. It reports whether
+// that is more than it may; 0 is any amount.
+func watchSelf(pid int, most int64, done <-chan struct{}) bool {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
+	first := priority{leader: pid, nice: programNice}
 	for {
+		first.tell()
 		select {
 		case <-done:
 			return false
 		case <-tick.C:
 		}
-		if held(pid) > most {
+		if most > 0 && held(pid) > most {
 			return true
 		}
 	}
