@@ -24,7 +24,7 @@ type shares struct {
 }
 
 // spareEvery is how often a process whose slots are all taken looks for a task for a spare one.
-const spareEvery = 20 * time.Millisecond
+const spareEvery = 5 * time.Millisecond
 
 // hold counts a slot for an org until the function that it returns is called.
 func (s *shares) hold(org uuid.UUID, spare bool) (release func()) {

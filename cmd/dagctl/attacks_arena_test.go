@@ -71,8 +71,9 @@ publish:
   sales: { from: { job: landing } }
 `
 
-// newArena starts a server and workers: one that has the machine's namespaces, if there are any, and one without.
-func newArena(t *testing.T) *arena {
+// newArena starts a server, which takes so many requests a second of each caller, and workers: one that has the
+// machine's namespaces, if there are any, and one without.
+func newArena(t *testing.T, requests int) *arena {
 	t.Helper()
 	a := &arena{roots: t.TempDir(), tokens: map[string]string{}, quiet: map[string][]time.Duration{},
 		quietOver: make(chan struct{})}
@@ -98,11 +99,11 @@ file_roots: { acme: [%s], umbrella: [%s] }
 operators: { allow_command: [acme, umbrella], command_memory_mb: 128, command_output_mb: 64, memory_mb: 128,
 	threads: 1 }
 queries: { timeout_seconds: 2, memory_mb: 128, threads: 1 }
-limits: { requests_per_second: 10000, burst: 10000, worker_requests_per_second: 10000, worker_burst: 10000 }
+limits: { requests_per_second: %d, burst: %d, worker_requests_per_second: 10000, worker_burst: 10000 }
 tasks: { key_files: [%s] }
 runtimes: { dispatcher: in-process, spaces: poll, bare: poll }
 log: { format: text }
-`, canary(), t.TempDir(), a.roots, vault, filepath.Join(dir, "task.pem")), 0o600))
+`, canary(), t.TempDir(), a.roots, vault, requests, 4*requests, filepath.Join(dir, "task.pem")), 0o600))
 	database, address := testdb.Empty(t), processtest.FreeAddress(t)
 	a.canaries = append(a.canaries, database)
 	a.url = "http://" + address
@@ -346,7 +347,7 @@ func jsonText(value any) string {
 
 // TestAttacks lets one org attack a real server in every way that its users have, while another org works on.
 func TestAttacks(t *testing.T) {
-	a := newArena(t)
+	a := newArena(t, 10_000)
 	over := a.watchQuiet(t)
 	t.Run("SQL", a.attackBySQL)
 	t.Run("bombs", a.attackByBombs)
