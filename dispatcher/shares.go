@@ -53,14 +53,15 @@ func (s *shares) holding() tasks.Holding {
 	return tasks.Holding{Slots: maps.Clone(s.held)}
 }
 
-// forSpare returns what the orgs hold, for a claim of one of so many spare slots, unless these are taken. Where the last
-// look was in vain and only just now, it lets look be called when it is time for another.
+// forSpare returns what the orgs hold, for a claim of one of so many spare slots, unless these are taken. Where the
+// last look was in vain and only just now, it lets look be called when it is time for another.
 func (s *shares) forSpare(most int, now time.Time, look func()) (h tasks.Holding, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.spares >= most {
 		return h, false // one that comes free is followed by a look
 	}
+
 	if wait := spareEvery - now.Sub(s.tried); wait > 0 {
 		if !s.later {
 			s.later = true
@@ -93,6 +94,7 @@ func (d *Dispatcher) claimSpare(
 	if !ok {
 		return false, nil
 	}
+
 	claimed, err := d.claimShare(ctx, runtimes, d.WorkerID, 1, holding, now)
 	if len(claimed) == 0 {
 		d.shares.inVain(now)

@@ -152,7 +152,8 @@ func (a *arena) storm(t *testing.T) (end func()) {
 	}
 	for range 2 {
 		again("query", func(int) { // whether they are refused or end by their time: they come again
-			_ = client.Post(ctx, "/v1/query", map[string]string{"sql": "SELECT sum(i) FROM range(3000000000) r(i)"}, nil)
+			const endless = "SELECT sum(i) FROM range(3000000000) r(i)"
+			_ = client.Post(ctx, "/v1/query", map[string]string{"sql": endless}, nil)
 		})
 		again("plan", func(n int) {
 			jobs := make([]attackJob, 100)

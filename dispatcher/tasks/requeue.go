@@ -134,8 +134,8 @@ func (st *Store) EndUnlisted(
 // UnitPrefix begins the dedupe keys of the tasks that read the units of a source.
 const UnitPrefix = "source:"
 
-// endDead ends the dead tasks that two conditions select, on row w of waiting and on its row t of tasks; their arguments
-// begin with $6. It locks in the order of ids, as Occupied does.
+// endDead ends the dead tasks that two conditions select, on row w of waiting and on its row t of tasks; their
+// arguments begin with $6. It locks in the order of ids, as Occupied does.
 //
 // It relies on idx_waiting_slot: few tasks are dead, so they are found there, and each of them is looked up. A join, or
 // IN with a subquery, leaves it to estimates which table is read first, and once that was all tasks of all orgs.

@@ -56,7 +56,8 @@ func AvailableBare() error {
 }
 
 // Start starts a program behind walls, in the place of cmd.Start. It leads a session of its own, which is one process
-// group: all that it can start. exceeded is called with the limit that it passed. After its end, release ends what it has left running.
+// group: all that it can start. exceeded is called with the limit that it passed. After its end, release ends what it
+// has left running.
 func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err error) {
 	if err := errors.Join(cmd.Err, AvailableBare()); err != nil {
 		return nil, err

@@ -12,9 +12,9 @@ import (
 )
 
 // What users run comes after the server where both want the processor. A program begins at programNice (early_linux.go
-// has it, too), and goes down with the number of its threads: together they weigh as much as a few, so that who starts a
-// thousand of them has no more than others. Where the kernel shares the processors by session, the session goes down as
-// well: it is the program's own.
+// has it, too), and goes down with the number of its threads: together they weigh as much as a few, so that who starts
+// a thousand of them has no more than others. Where the kernel shares the processors by session, the session goes down
+// as well: it is the program's own.
 const (
 	programNice = 5
 	idleNice    = 20 // below the lowest: only while nobody else wants the processor

@@ -11,4 +11,6 @@ import (
 func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }
 
 // free takes the lock of a file if no process holds it.
-func free(file *os.File) bool { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
+func free(file *os.File) bool {
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}

@@ -294,6 +294,7 @@ func checkNames(names []string) error {
 		return fault.New(fault.TooLarge, "the rows have %d columns; a dataset has at most %d", len(names), mostColumns).
 			WithHint("put what has a name of its own in each row into one object, or into rows of their own")
 	}
+
 	size := 0
 	for n, name := range names {
 		if size += len(name); size > mostNames {
