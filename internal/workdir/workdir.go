@@ -70,7 +70,7 @@ func stands(file *os.File) bool {
 
 // Remove removes the folder with all that is in it.
 func (f *Dir) Remove() error {
-	return errors.Join(os.RemoveAll(f.Path), os.Remove(f.lock.Name()), f.lock.Close())
+	return errors.Join(os.RemoveAll(f.Path), release(f.lock))
 }
 
 // Sweep removes the folders below parent with a prefix whose processes have ended without removing them.
