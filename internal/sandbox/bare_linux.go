@@ -59,6 +59,11 @@ func AvailableBare() error {
 // group: all that it can start. exceeded is called with the limit that it passed. After its end, release ends what it
 // has left running.
 func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err error) {
+	return startWithin(cmd, w, w.bounds(), exceeded)
+}
+
+// startWithin is Start with other bounds on what the program's processes have together.
+func startWithin(cmd *exec.Cmd, w Walls, most bounds, exceeded func(error)) (release func(), err error) {
 	if err := errors.Join(cmd.Err, AvailableBare()); err != nil {
 		return nil, err
 	}
@@ -98,7 +103,7 @@ func Start(cmd *exec.Cmd, w Walls, exceeded func(error)) (release func(), err er
 		letGo(group)
 		return nil, err
 	}
-	return supervise(group, w, exceeded), nil
+	return supervise(group, most, exceeded), nil
 }
 
 // said returns what the stage complained about: nothing once the program has taken its place.
@@ -111,12 +116,13 @@ func said(trouble io.Reader) error {
 }
 
 // supervise ends a group that holds too much.
-func supervise(group int, w Walls, exceeded func(error)) (release func()) {
+func supervise(group int, most bounds, exceeded func(error)) (release func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go endGroup(group) // so that nothing that it left holds its pipes
 	var watched sync.WaitGroup
 	watched.Go(func() {
-		if err := watch(ctx, ofBare(group), w.bounds()); err != nil {
+		of := kin{group, func() []string { return ofGroup(group) }, heldOwn}
+		if err := watch(ctx, of, most); err != nil {
 			exceeded(err)
 			_ = syscall.Kill(-group, syscall.SIGKILL)
 		}
@@ -129,9 +135,6 @@ func supervise(group int, w Walls, exceeded func(error)) (release func()) {
 		letGo(group)
 	}
 }
-
-// ofBare returns the processes of a group.
-func ofBare(group int) kin { return kin{group, func() []string { return ofGroup(group) }, heldOwn} }
 
 // bounds returns those that the processes of a program share.
 func (w Walls) bounds() bounds {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os/exec"
-	"sync"
 	"syscall"
 	"time"
 
@@ -41,16 +40,15 @@ func runBare(ctx context.Context, p Program) error {
 	if p.Code != "" {
 		walls.Exec = append([]string{p.Code}, p.Expose...)
 	}
-	release, err := Start(cmd, walls, func(limit error) { stop(limit) })
+	most := limits.bounds(p.Work)
+	most.threads = limits.Processes
+	release, err := startWithin(cmd, walls, most, stop)
 	if err != nil {
 		return err
 	}
-	var watched sync.WaitGroup
-	watched.Go(func() { stop(watch(ctx, ofBare(cmd.Process.Pid), limits.bounds(p.Work))) })
 	waited := cmd.Wait()
 	cause := context.Cause(ctx)
 	stop(nil)
-	watched.Wait()
 	release()
 
 	switch {
