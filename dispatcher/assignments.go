@@ -154,7 +154,6 @@ func (d *Dispatcher) assign(
 	}
 
 	var err error
-
 	cursor := g.cursor
 	if cursor == nil {
 		if cursor, err = stale.CursorPosition(ctx, tx, job); err != nil {
@@ -181,6 +180,7 @@ func assignOutputs(
 	for i, o := range job.Outputs {
 		out := operators.AssignedOutput{Index: i, Name: o.Name, Generation: o.Generation,
 			UpdateStrategy: job.Def.UpdateStrategy}
+
 		if job.Def.UpdateStrategy == dag.Append {
 			ref := registry.Ref{Version: o.Generation.Version, Key: key}
 			if out.Base, err = publishedPartition(ctx, tx, ref); err != nil {

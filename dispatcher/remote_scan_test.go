@@ -25,7 +25,7 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 	t.Parallel()
 	w := remoteWorld(t)
 	one := func(open func(context.Context, string, ...pg.Option) (*pgxpool.Pool, error)) *pgxpool.Pool {
-		pool, err := open(t.Context(), w.URL, pg.WithMaxConns(1), pg.WithApplicationName("watched"))
+		pool, err := open(t.Context(), w.URL, pg.WithMaxConns(1), pg.WithApplicationName(dispatchertest.Watched))
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
 		return pool
@@ -92,10 +92,7 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 
 	owner.Close()
 	asked.Close()
-	for w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'watched'`) > 0 {
-	}
-	require.Empty(t, dispatchertest.Texts(t, w.Pool, `SELECT relname || ': ' || seq_tup_read FROM pg_stat_user_tables
-		WHERE seq_tup_read >= $1`, many))
+	require.Empty(t, w.ReadInSequence(many))
 }
 
 func fetch(w *dispatchertest.World, task uuid.UUID) protocol.TaskState {

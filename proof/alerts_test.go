@@ -143,6 +143,9 @@ func remount(t *testing.T, dir string, flags uintptr) {
 	}, time.Minute, 10*time.Millisecond, "mount %s", dir)
 }
 
+// everyLook is how often the alerts are looked at.
+const everyLook = 200 * time.Millisecond
+
 // prometheus is a Prometheus that scrapes servers every second.
 type prometheus struct {
 	t *testing.T
@@ -199,7 +202,7 @@ func (p prometheus) knows(name string) {
 		var answer struct{ Data struct{ Result []any } }
 		err := p.call(p.t.Context(), http.MethodGet, "/api/v1/query?query="+name, nil, &answer)
 		return err == nil && len(answer.Data.Result) > 0
-	}, time.Minute, 200*time.Millisecond, name)
+	}, time.Minute, everyLook, name)
 }
 
 // firing returns the names of the alerts that fire now.
@@ -226,7 +229,9 @@ func (p prometheus) firing(ctx context.Context) (names []string, err error) {
 // until waits until an alert fires, or does not. No others may than some.
 func (p prometheus) until(alert string, fires bool, may []string) {
 	p.t.Helper()
-	for end := time.Now().Add(3 * time.Minute); ; {
+	tick := time.NewTicker(everyLook)
+	defer tick.Stop()
+	for end := time.Now().Add(3 * time.Minute); ; <-tick.C {
 		names, err := p.firing(p.t.Context())
 		for _, name := range names {
 			require.Contains(p.t, may, name, "beside %s", alert)
@@ -235,18 +240,18 @@ func (p prometheus) until(alert string, fires bool, may []string) {
 			return
 		}
 		require.True(p.t, time.Now().Before(end), "%s: %t is not reached; %v fire (%v)", alert, fires, names, err)
-		time.Sleep(200 * time.Millisecond) // the load of the test
 	}
 }
 
 // quiet requires that no alert fires for a while.
 func (p prometheus) quiet(long time.Duration) {
 	p.t.Helper()
-	for end := time.Now().Add(long); time.Now().Before(end); {
+	tick := time.NewTicker(everyLook)
+	defer tick.Stop()
+	for end := time.Now().Add(long); time.Now().Before(end); <-tick.C {
 		names, err := p.firing(p.t.Context())
 		if err == nil {
 			require.Empty(p.t, strings.Join(names, ", "))
 		}
-		time.Sleep(200 * time.Millisecond) // the load of the test
 	}
 }

@@ -38,6 +38,7 @@ func checkColumns(columns []Column) error {
 			return err
 		}
 	}
+
 	if len(columns) > mostColumns {
 		return fault.New(fault.Invalid, "there are %d columns: postgres storage allows %d", len(columns), mostColumns).
 			WithHint("leave some out, or the job's `storage: postgres`")

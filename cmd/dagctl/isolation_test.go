@@ -45,7 +45,8 @@ jobs:
   - { name: hook, operator: handler, runtime: bare, source: { kind: webhook, path: 5f2a8c0e4b7d41f69a3c2e1d0b9f8a76 },
       outputs: 0, config: { handler: nobody } }
   - { name: hours, operator: command, source: { kind: cron, schedule: "0 * * * *" }, partition_by: { time: hour },
-      config: { argv: [/bin/sh, -c, "dir=$(sed 's/.*\"dir\": *\"\\([^\"]*\\)\".*/\\1/'); echo n > $dir/x.csv; echo 1 >> $dir/x.csv"] } }
+      config: { argv: [/bin/sh, -c, "dir=$(sed 's/.*\"dir\": *\"\\([^\"]*\\)\".*/\\1/');
+        echo n > $dir/x.csv; echo 1 >> $dir/x.csv"] } }
 `
 
 // TestIsolation lets one org do the worst that it may, and measures how long tasks of another take to start.
@@ -74,6 +75,7 @@ func TestIsolation(t *testing.T) {
 func (a *arena) startTimes(t *testing.T) (all []time.Duration) {
 	t.Helper()
 	client := a.client("umbrella")
+
 	for range *isolationTasks {
 		var made struct{ Items []struct{ ID string } }
 		require.NoError(t, client.Post(t.Context(), "/v1/jobs/quiet/note/tasks", tasksOf(1), &made))

@@ -312,6 +312,7 @@ func (bs *Builds) servedSources(
 	if b.Status != registry.Ready || !slices.ContainsFunc(jobs, unread) {
 		return nil
 	}
+
 	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		pairs, err := registry.Counterparts(ctx, tx, b.ID)
 		if err != nil {

@@ -91,6 +91,20 @@ func Texts(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []string {
 	return found
 }
 
+// Watched is the name of connections whose reads ReadInSequence counts.
+const Watched = "watched"
+
+// ReadInSequence returns the tables of which so many rows, or more, were read in sequence, as "table: rows". It waits
+// until the connections named Watched, which the caller has closed, have ended: then their counts are complete.
+func (w *World) ReadInSequence(least int) []string {
+	w.T.Helper()
+	for w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`,
+		Watched) > 0 {
+	}
+	return Texts(w.T, w.Pool, `SELECT relname || ': ' || seq_tup_read FROM pg_stat_user_tables
+		WHERE seq_tup_read >= $1`, least)
+}
+
 // Tasks lists the tasks of a job, oldest first, as "partition status reason".
 func (w *World) Tasks(job string) []string {
 	w.T.Helper()

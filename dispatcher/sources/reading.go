@@ -99,6 +99,7 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 	if err != nil {
 		return nil, fmt.Errorf("take sources to read: %w", err)
 	}
+
 	due, err := collectDue(rows)
 	if err != nil {
 		return nil, fmt.Errorf("take sources to read: %w", err)

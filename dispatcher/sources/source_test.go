@@ -359,7 +359,7 @@ func instant(t *testing.T, s string) time.Time {
 func TestListingsReadNoTasksOfOthers(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.PairWorld(t)
-	pool, err := pg.Open(t.Context(), w.URL, pg.WithMaxConns(1), pg.WithApplicationName("watched"))
+	pool, err := pg.Open(t.Context(), w.URL, pg.WithMaxConns(1), pg.WithApplicationName(dispatchertest.Watched))
 	require.NoError(t, err)
 	w.D = w.Dispatcher("two", func(c *service.Config) { c.Pool = pool })
 	w.Probe.Put("raw", "2024-01-09", "bad")
@@ -379,8 +379,5 @@ func TestListingsReadNoTasksOfOthers(t *testing.T) {
 	}
 
 	pool.Close()
-	for w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'watched'`) > 0 {
-	}
-	require.Empty(t, dispatchertest.Texts(t, w.Pool, `SELECT relname || ': ' || seq_tup_read FROM pg_stat_user_tables
-		WHERE seq_tup_read >= $1`, many))
+	require.Empty(t, w.ReadInSequence(many))
 }

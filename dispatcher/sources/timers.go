@@ -63,6 +63,7 @@ func (src *Sources) TimerChecks(ctx context.Context, tx pgx.Tx, org uuid.UUID) T
 		err   error
 	}
 	targets := map[[2]string]target{}
+
 	return func(dagName, jobName string, payload json.RawMessage) error {
 		name := [2]string{dagName, jobName}
 		t, known := targets[name]

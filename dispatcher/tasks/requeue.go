@@ -137,8 +137,8 @@ const UnitPrefix = "source:"
 // endDead ends the dead tasks that two conditions select, on row w of waiting and on its row t of tasks; their
 // arguments begin with $6. It locks in the order of ids, as Occupied does.
 //
-// It relies on idx_waiting_slot: few tasks are dead, so they are found there, and each of them is looked up. A join, or
-// IN with a subquery, leaves it to estimates which table is read first, and once that was all tasks of all orgs.
+// It relies on idx_waiting_slot: few tasks are dead, so they are found there, and each is looked up in tasks. A join
+// with tasks, or IN there, leaves it to estimates which is read first, and once that was all tasks of all orgs.
 func endDead(
 	ctx context.Context, tx pgx.Tx, state string, now time.Time, waits, task string, args ...any,
 ) (n int64, err error) {
