@@ -65,7 +65,12 @@ type Holder struct {
 	token, incarnation string // as in workers; empty: the server itself, or a function that it invokes
 }
 
-// ClaimTaken leases the tasks that take removes from the ready set, in the same transaction.
+// claimGrace is how long the server's own claim that is under way may go on while the process stops. Cut off in its
+// COMMIT it would leave leases that nobody holds, and their end counts as a failure.
+const claimGrace = 10 * time.Second
+
+// ClaimTaken leases the tasks that take removes from the ready set, in the same transaction. The caller of the server's
+// own claim gets the tasks although ctx has ended meanwhile, and is to hand them on or back.
 func (d *Dispatcher) ClaimTaken(
 	ctx context.Context, by Holder, now time.Time, take func(context.Context, pgx.Tx) ([]tasks.Taken, error),
 ) ([]Claimed, error) {
@@ -74,6 +79,14 @@ func (d *Dispatcher) ClaimTaken(
 		dropped bool
 		began   = time.Now()
 	)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if by.token == "" {
+		var end context.CancelFunc
+		ctx, end = outlive(ctx, claimGrace)
+		defer end()
+	}
 
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
 		out, dropped = nil, false
@@ -95,6 +108,16 @@ func (d *Dispatcher) ClaimTaken(
 	d.Metrics.Batch("claim", began, len(out))
 	d.tracing.claimed(out, began)
 	return out, nil
+}
+
+// outlive returns a context that goes on for a while after ctx has ended, until end is called.
+func outlive(ctx context.Context, grace time.Duration) (longer context.Context, end context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	return longer, func() {
+		forget()
+		cancel()
+	}
 }
 
 // leaseTaken pins the inputs of tasks that were taken from the ready set, and leases the tasks. It cancels those that

@@ -63,6 +63,54 @@ func TestStoppingHandsBack(t *testing.T) {
 	require.Equal(t, []string{"by the other"}, w.Read("pair_made")[dispatchertest.FirstDay])
 }
 
+// A process that is stopped while the COMMIT of a claim is under way knows of the tasks that it has got.
+func TestStoppingInTheCommitOfAClaimHandsBack(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, "by the other")
+	})
+	w.Exec(`
+		CREATE FUNCTION wait_in_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM pg_advisory_xact_lock_shared(4711);
+			RETURN NULL;
+		EXCEPTION WHEN query_canceled THEN -- too late: what is sent while COMMIT runs no longer stops it
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER wait_in_commit AFTER INSERT ON leases DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION wait_in_commit()`)
+	gate, err := pgx.Connect(t.Context(), w.URL)
+	require.NoError(t, err)
+	defer gate.Close(context.WithoutCancel(t.Context()))
+	_, err = gate.Exec(t.Context(), `SELECT pg_advisory_lock(4711)`)
+	require.NoError(t, err)
+
+	stop := w.Start(w.Dispatcher("stopped"))
+	w.Eventually("a claim is in its COMMIT", func() bool {
+		return w.Count(`SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted`) > 0
+	})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	w.Eventually("the process to stop its loops", func() bool {
+		return w.Count(`SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`) == 0
+	})
+	_, err = gate.Exec(t.Context(), `SELECT pg_advisory_unlock(4711)`)
+	require.NoError(t, err)
+	<-stopped
+
+	require.Zero(t, w.Count(`SELECT FROM leases`), "nobody holds a lease")
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0`))
+	w.Start(w.Dispatcher("other"))
+	w.Eventually("the other does it", func() bool {
+		return w.Read("pair_made")[dispatchertest.FirstDay][0] == "by the other"
+	})
+}
+
 // Broken connections and interrupted calls leave nothing half done: each task is done once.
 func TestCrashesInBetween(t *testing.T) {
 	t.Parallel()
