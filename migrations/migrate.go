@@ -25,6 +25,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -54,20 +55,52 @@ func Up(ctx context.Context, url string) error { return UpFor(ctx, url, "") }
 // but its membership in pg.RequestRole.
 func UpFor(ctx context.Context, url, requestsURL string) error {
 	// One connection holds the lock, and others apply the migrations.
-	pool, err := pg.Open(ctx, url, pg.WithApplicationName("dagctl migrate"), pg.WithMaxConns(4))
+	pool, err := pg.Open(ctx, url, pg.WithApplicationName("dagctl migrate"), pg.WithMaxConns(4),
+		pg.WithLockTimeout(lockWait))
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+
 	return locked(ctx, pool, func() error {
-		if err := upOwn(ctx, pool); err != nil {
-			return err
-		}
-		if err := upRiver(ctx, pool); err != nil {
-			return err
-		}
-		return mend(ctx, pool, url, requestsURL)
+		return givingWay(ctx, func() error {
+			if err := upOwn(ctx, pool); err != nil {
+				return err
+			}
+			if err := upRiver(ctx, pool); err != nil {
+				return err
+			}
+			return mend(ctx, pool, url, requestsURL)
+		})
 	})
+}
+
+// A step takes tables from servers that go on working. While it waits for one, all who want the table after it wait
+// too, so it gives up soon and comes back, for as long as a report or a backup may take.
+const (
+	lockWait   = 2 * time.Second
+	giveWayFor = time.Second
+	giveWays   = 200
+)
+
+// givingWay repeats fn, which goes on where it stopped, while it loses tables that it needs to others.
+func givingWay(ctx context.Context, fn func() error) error {
+	for n := 0; ; n++ {
+		err := fn()
+		if !pg.LostTable(err) {
+			return err
+		}
+		if n == giveWays {
+			return fault.New(fault.Unavailable, "the tables to change are in use: %w", err).
+				WithHint("end the long transactions that pg_stat_activity shows, and migrate again")
+		}
+
+		select {
+		case <-time.After(giveWayFor):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a table that is in use: %w", ctx.Err())
+		}
+	}
 }
 
 func upOwn(ctx context.Context, pool *pgxpool.Pool) error {

@@ -78,6 +78,34 @@ func TestAMigrationCutShortIsFinishedByTheNext(t *testing.T) {
 	require.Empty(t, mustPending(t, pool))
 }
 
+// A migration that needs a table which a long transaction uses does not make everybody else wait behind it.
+func TestAMigrationGivesWay(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	pool := open(t, url)
+	_, err := pool.Exec(t.Context(), `DELETE FROM schema_migrations WHERE version_id = 22; DROP TABLE org_backpressure`)
+	require.NoError(t, err)
+	holder, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = holder.Rollback(context.Background()) }()
+	_, err = holder.Exec(t.Context(), `LOCK TABLE orgs IN ROW EXCLUSIVE MODE`)
+	require.NoError(t, err)
+
+	ended := make(chan error, 1)
+	go func() { ended <- migrations.Up(t.Context(), url) }()
+	waits := func(n int) func() bool {
+		return func() bool {
+			return count(t, pool, `SELECT count(*) FROM pg_locks WHERE relation = 'orgs'::regclass AND NOT granted`) == n
+		}
+	}
+	require.Eventually(t, waits(1), 30*time.Second, 10*time.Millisecond, "it waits for the table")
+	require.Eventually(t, waits(0), 30*time.Second, 10*time.Millisecond, "it gives way")
+	require.Eventually(t, waits(1), 30*time.Second, 10*time.Millisecond, "it comes back")
+	require.NoError(t, holder.Rollback(t.Context()))
+	require.NoError(t, <-ended)
+	require.Empty(t, mustPending(t, pool))
+}
+
 func TestAWaitingServerGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
 	url := testdb.Empty(t)

@@ -12,13 +12,16 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 // expansion is what the migration of a newer build may do to the tables that are written all the time: columns that may
-// be null or have a default, indexes, tables. The servers that run keep their plans of statements meanwhile.
+// be null or have a default, indexes, tables. The servers that run keep their plans of statements meanwhile. Like a
+// migration it gives way where it loses a table to them.
 const expansion = `
+	SET LOCAL lock_timeout = '2s';
 	ALTER TABLE tasks ADD COLUMN of_a_newer_build TEXT;
 	ALTER TABLE leases ADD COLUMN of_a_newer_build INT NOT NULL DEFAULT 1;
 	ALTER TABLE jobs ADD COLUMN of_a_newer_build JSONB;
@@ -64,7 +67,11 @@ func TestARollingUpgradeLosesNothing(t *testing.T) {
 		batches <- batch
 	}()
 
-	w.exec(expansion)
+	w.eventually("the migration to get its tables", func() bool {
+		_, err := w.pool.Exec(t.Context(), expansion)
+		require.True(t, err == nil || pg.LostTable(err), "%v", err)
+		return err == nil
+	})
 	for _, m := range members {
 		done := w.count(`SELECT FROM tasks WHERE status = 'Completed'`)
 		m.terminate()

@@ -9,6 +9,7 @@ package pg
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,13 @@ func WithMaxConns(n int32) Option {
 // WithApplicationName sets the name of the connections in pg_stat_activity. The default is dagctl.
 func WithApplicationName(name string) Option {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
+}
+
+// WithLockTimeout bounds how long a statement waits for a lock.
+func WithLockTimeout(most time.Duration) Option {
+	return func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["lock_timeout"] = strconv.FormatInt(most.Milliseconds(), 10)
+	}
 }
 
 // Open opens the owner's pool on a database, checks that the database answers, and takes over its time.

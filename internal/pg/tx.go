@@ -120,6 +120,14 @@ func lostToOthers(err error) bool {
 	return pgErr.Code == serializationFailure || pgErr.Code == deadlockDetected
 }
 
+// LostTable reports whether a statement failed because others use what it wanted to lock: it waited for longer than
+// lock_timeout, or was chosen to resolve a deadlock.
+func LostTable(err error) bool {
+	const lockNotAvailable = "55P03"
+	var pgErr *pgconn.PgError
+	return lostToOthers(err) || errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
+}
+
 // backoff doubles from 4 ms to half a second, with jitter so that the same transactions do not collide again.
 func backoff(attempt int) time.Duration {
 	ceiling := min(4*time.Millisecond<<attempt, 500*time.Millisecond)
