@@ -122,6 +122,9 @@ func TestEveryRouteEnforcesItsRule(t *testing.T) {
 			if strings.HasPrefix(route.Path, "/v1/secrets/") {
 				_, err := w.vault(t, authz.NewVaultKey()).SetSecret(t.Context(), w.admin(), "victim", "its value")
 				require.NoError(t, err)
+			} else if strings.HasPrefix(route.Path, "/v1/roles/") {
+				_, err := authz.CreateOrgRole(t.Context(), w.owner, w.admin(), "victim", "")
+				require.NoError(t, err)
 			} else {
 				w.token(t, authz.NewToken{Name: "victim", Role: authz.RoleReader})
 			}

@@ -51,22 +51,6 @@ type Caller struct {
 // Is reports whether the caller has at least this role.
 func (c Caller) Is(role Role) bool { return role.Valid() && c.Role.rank() >= role.rank() }
 
-// CanRead reports whether the caller sees a dataset of its own org. Unpublished datasets are for writers. If a dataset
-// names read_roles, the caller must be in one of them or be an admin.
-func (c Caller) CanRead(readRoles []string, published bool) bool {
-	switch {
-	case c.Is(RoleAdmin):
-		return true
-	case !published && !c.Is(RoleWriter):
-		return false
-	case len(readRoles) == 0:
-		return c.Is(RoleReader)
-	}
-	return c.Is(RoleReader) && slices.ContainsFunc(c.OrgRoles, func(r string) bool {
-		return slices.Contains(readRoles, r)
-	})
-}
-
 // CSRFToken returns what forms and scripts of the caller's pages must send back with every mutation, as the field
 // csrf_token or the header X-CSRF-Token. It is empty for a caller without a cookie, who needs none.
 func (c Caller) CSRFToken() string { return c.csrf }

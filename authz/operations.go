@@ -48,6 +48,8 @@ func Register(api *API, requests *pgxpool.Pool) {
 		return nil, RevokeToken(ctx, requests, caller, in.Name)
 	})
 
+	registerOrgRoles(api, requests)
+
 	type usageOutput struct{ Body OrgUsage }
 	Handle(api, Reader, huma.Operation{
 		OperationID: "get-org-usage", Method: http.MethodGet, Path: "/v1/org/usage", Tags: []string{"access"},
@@ -97,6 +99,7 @@ type CreateTokenRequest struct {
 	Name       string    `json:"name" maxLength:"63"`
 	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"Default: user"`
 	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"For user tokens"`
+	OrgRoles   []string  `json:"org_roles,omitempty" maxItems:"100" doc:"For user tokens: visibility groups, each as role:SLUG"`
 	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"For worker tokens"`
 	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"For worker tokens. Default: all"`
 	Orgs       []string  `json:"orgs,omitempty" maxItems:"100" doc:"For worker tokens: slugs. Default: the caller's"`
@@ -105,8 +108,8 @@ type CreateTokenRequest struct {
 
 func (b CreateTokenRequest) token() NewToken {
 	return NewToken{
-		Name: b.Name, Kind: b.Kind, Role: b.Role, Runtimes: b.Runtimes, Operators: b.Operators, Orgs: b.Orgs,
-		TTL: time.Duration(b.TTLSeconds) * time.Second,
+		Name: b.Name, Kind: b.Kind, Role: b.Role, OrgRoles: b.OrgRoles, Runtimes: b.Runtimes,
+		Operators: b.Operators, Orgs: b.Orgs, TTL: time.Duration(b.TTLSeconds) * time.Second,
 	}
 }
 

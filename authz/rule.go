@@ -20,7 +20,7 @@ type Rule int
 // The rules. The zero Rule is invalid: registering a route with it panics.
 const (
 	Public Rule = iota + 1 // anyone: health, the OpenAPI document, static files
-	Reader                 // any caller; CanRead decides what it sees
+	Reader                 // any caller; registry.VisibleTo decides what it sees
 	Writer
 	Admin
 	Hook     // a party that signs the request, which the handler checks, because the key is the webhook's

@@ -39,6 +39,7 @@ type Token struct {
 	Name       string     `json:"name"`
 	Kind       TokenKind  `json:"kind" enum:"user,worker"`
 	Role       Role       `json:"role,omitempty" enum:"reader,writer,admin"`
+	OrgRoles   []string   `json:"org_roles,omitempty" doc:"For user tokens: its visibility groups, each as role:SLUG"`
 	Runtimes   []string   `json:"runtimes,omitempty"`
 	Operators  []string   `json:"operators,omitempty"`
 	Orgs       int        `json:"orgs,omitempty" doc:"For worker tokens: the number of orgs whose tasks it may claim"`
@@ -54,6 +55,7 @@ type NewToken struct {
 	Name      string
 	Kind      TokenKind     // KindUser when empty
 	Role      Role          // of a user token
+	OrgRoles  []string      // of a user token: visibility groups, each as role:SLUG, which the org has
 	Runtimes  []string      // of a worker token, at least one
 	Operators []string      // of a worker token; empty is every operator
 	Orgs      []string      // of a worker token: slugs; empty is the caller's. Only CreateWorkerToken accepts others
@@ -105,6 +107,11 @@ func (n NewToken) validateUser(problems *tokenProblems) {
 	if !n.Role.Valid() {
 		problems.add("role", "a user token needs a role: reader, writer or admin")
 	}
+	for _, role := range n.OrgRoles {
+		if !goodOrgRole.MatchString(role) {
+			problems.add("org_roles", "%q is not an org role: write role:SLUG", role)
+		}
+	}
 	if len(n.Runtimes)+len(n.Operators) > 0 {
 		problems.add("runtimes", "a user token claims no tasks: only worker tokens have runtimes and operators")
 	}
@@ -117,6 +124,10 @@ func (n NewToken) validateWorker(problems *tokenProblems) {
 	if n.Role != "" {
 		problems.add("role", "a worker token has no role: it never acts for a user")
 	}
+	if len(n.OrgRoles) > 0 {
+		problems.add("org_roles", "a worker token has no org roles: it reads what its tasks read")
+	}
+
 	if len(n.Runtimes) == 0 {
 		problems.add("runtimes", "a worker token needs the runtimes it may serve")
 	}
@@ -171,11 +182,17 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 		orgs = nil
 	}
 
+	if err := requireOrgRoles(ctx, tx, caller.OrgID, n.OrgRoles); err != nil {
+		return "", Token{}, err
+	}
+
 	rows, err := tx.Query(ctx, `
-		INSERT INTO service_tokens (org_id, name, hash, kind, role, runtimes, operators, orgs, created_by, expires_at)
-		VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, now() + $10)
+		INSERT INTO service_tokens (org_id, name, hash, kind, role, org_roles, runtimes, operators, orgs, created_by,
+			expires_at)
+		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11)
 		RETURNING `+tokenColumns,
-		caller.OrgID, n.Name, hashSecret(secret), n.Kind, n.Role, n.Runtimes, n.Operators, orgs, caller.Actor, n.TTL)
+		caller.OrgID, n.Name, hashSecret(secret), n.Kind, n.Role, n.OrgRoles, n.Runtimes, n.Operators, orgs,
+		caller.Actor, n.TTL)
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
@@ -322,11 +339,11 @@ func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) err
 
 // tokenColumns is what scanToken scans.
 const tokenColumns = `
-	name, kind, COALESCE(role, ''), runtimes, operators, coalesce(cardinality(orgs), 0),
+	name, kind, COALESCE(role, ''), org_roles, runtimes, operators, coalesce(cardinality(orgs), 0),
 	created_by, created_at, expires_at, last_used_at, revoked_at`
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.Runtimes, &t.Operators, &t.Orgs,
+	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.OrgRoles, &t.Runtimes, &t.Operators, &t.Orgs,
 		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
 	return t, err
 }
@@ -377,7 +394,7 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	// Uses service_tokens_hash_key. Writes last_used_at at most once a minute, so that a busy token is not a hot row.
 	err := a.pool.QueryRow(ctx, `
 		WITH token AS (
-			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.last_used_at, t.expires_at
+			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.org_roles, t.last_used_at, t.expires_at
 			FROM service_tokens t JOIN orgs o ON o.id = t.org_id
 			WHERE t.hash = $1 AND t.kind = 'user' AND t.revoked_at IS NULL AND t.expires_at > now()
 		), touched AS (
@@ -385,8 +402,8 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 			FROM token
 			WHERE t.id = token.id AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		)
-		SELECT org_id, slug, name, role, expires_at FROM token`, hashSecret(secret)).
-		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &c.ExpiresAt)
+		SELECT org_id, slug, name, role, org_roles, expires_at FROM token`, hashSecret(secret)).
+		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &c.OrgRoles, &c.ExpiresAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
 	}

@@ -2,7 +2,6 @@ package authz_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -152,10 +151,10 @@ func TestOnlyTheHashIsStored(t *testing.T) {
 	secret := w.token(t, authz.NewToken{Name: "a", Role: authz.RoleReader})
 	var rows string
 	require.NoError(t, w.owner.QueryRow(t.Context(), `
-		SELECT (SELECT json_agg(t) FROM service_tokens t)::text || (SELECT json_agg(a)
-		FROM audit_log a)::text`).Scan(&rows))
+		SELECT jsonb_build_array((SELECT jsonb_agg(t) FROM service_tokens t),
+			(SELECT jsonb_agg(a) FROM audit_log a))::text`).Scan(&rows))
 	require.NotContains(t, rows, strings.TrimPrefix(secret, "dagctl_user_"))
-	require.True(t, json.Valid([]byte(strings.SplitAfter(rows, "]")[0])))
+	require.Contains(t, rows, `"name": "a"`)
 }
 
 func TestLastUseIsWrittenOnceAMinute(t *testing.T) {

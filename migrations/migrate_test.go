@@ -68,14 +68,20 @@ func TestAMigrationCutShortIsFinishedByTheNext(t *testing.T) {
 	// What is left when the process dies between dagctl's own migrations and River's.
 	pool := open(t, url)
 	require.NoError(t, migrations.Up(t.Context(), url))
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
-	require.NoError(t, err)
-	_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionDown, &rivermigrate.MigrateOpts{TargetVersion: 3})
-	require.NoError(t, err)
+	takeBack(t, pool)
 	require.NotEmpty(t, mustPending(t, pool))
 
 	require.NoError(t, migrations.Up(t.Context(), url))
 	require.Empty(t, mustPending(t, pool))
+}
+
+// takeBack takes River's last migrations back.
+func takeBack(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+	require.NoError(t, err)
+	_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionDown, &rivermigrate.MigrateOpts{TargetVersion: 3})
+	require.NoError(t, err)
 }
 
 // A migration that needs a table which a long transaction uses does not make everybody else wait behind it.
@@ -83,19 +89,18 @@ func TestAMigrationGivesWay(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	pool := open(t, url)
-	_, err := pool.Exec(t.Context(), `DELETE FROM schema_migrations WHERE version_id = 22; DROP TABLE org_backpressure`)
-	require.NoError(t, err)
+	takeBack(t, pool)
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = holder.Rollback(context.Background()) }()
-	_, err = holder.Exec(t.Context(), `LOCK TABLE orgs IN ROW EXCLUSIVE MODE`)
+	_, err = holder.Exec(t.Context(), `LOCK TABLE river_job IN ROW EXCLUSIVE MODE`)
 	require.NoError(t, err)
 
 	ended := make(chan error, 1)
 	go func() { ended <- migrations.Up(t.Context(), url) }()
 	waits := func(n int) func() bool {
 		return func() bool {
-			return count(t, pool, `SELECT count(*) FROM pg_locks WHERE relation = 'orgs'::regclass AND NOT granted`) == n
+			return count(t, pool, `SELECT count(*) FROM pg_locks WHERE relation = 'river_job'::regclass AND NOT granted`) == n
 		}
 	}
 	require.Eventually(t, waits(1), 30*time.Second, 10*time.Millisecond, "it waits for the table")

@@ -39,6 +39,7 @@ func (r *Registry) AddRoutes(api *authz.API) {
 		Summary: "List the operators and runtimes that DAG files are validated against",
 	}, r.handleOperators)
 
+	r.addVisibilityRoutes(api)
 	r.addPinRoutes(api)
 	r.addVerifyRoute(api)
 	r.addBundleRoutes(api)

@@ -162,36 +162,49 @@ func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	if err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
 	}
-	defer rows.Close()
-	versions := make(map[uuid.UUID]*Version, len(ids))
-	for rows.Next() {
-		v, err := ScanVersion(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read versions: %w", err)
-		}
-		v = v.shownTo(caller)
-		versions[v.ID] = &v
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) { return ScanVersion(row) })
+	if err != nil {
+		return nil, fmt.Errorf("read versions: %w", err)
+	}
+	if err := hideErrors(ctx, tx, caller, found); err != nil {
+		return nil, err
 	}
 
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read versions: %w", err)
+	versions := make(map[uuid.UUID]*Version, len(ids))
+	for i := range found {
+		versions[found[i].ID] = &found[i]
 	}
 	return versions, nil
 }
 
-// shownTo removes the error, which may quote rows and SQL, unless the caller is a writer.
-func (v Version) shownTo(caller authz.Caller) Version {
-	if !caller.Is(authz.RoleWriter) {
-		v.Error = ""
+// hideErrors removes the errors of versions, which may quote rows and SQL, unless the caller is a writer who may read
+// all that the version reads and makes.
+func hideErrors(ctx context.Context, tx pgx.Tx, caller authz.Caller, versions []Version) error {
+	var failed []uuid.UUID
+	for _, v := range versions {
+		if v.Error != "" {
+			failed = append(failed, v.ID)
+		}
 	}
-	return v
+	if len(failed) == 0 {
+		return nil
+	}
+
+	hidden, err := HiddenVersions(ctx, tx, caller, failed)
+	for i, v := range versions {
+		if hidden[v.ID] || !caller.Is(authz.RoleWriter) {
+			versions[i].Error = ""
+		}
+	}
+	return err
 }
 
 // VersionText is a version with the document it was deployed from.
 type VersionText struct {
 	Version
-	YAML string            `json:"yaml"`
-	Vars map[string]string `json:"vars"`
+	YAML     string            `json:"yaml"`
+	Vars     map[string]string `json:"vars"`
+	Redacted bool              `json:"redacted,omitempty" doc:"It reads or makes datasets that the caller may not read, so its document is left out"`
 }
 
 // Versions lists a DAG's versions, the newest first, beginning before the given number (0: with the newest).
@@ -206,14 +219,14 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 			return err
 		}
 
-		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) {
-			v, err := ScanVersion(row)
-			return v.shownTo(caller), err
-		})
-		if err == nil && len(found) == 0 && before == 0 {
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Version, error) { return ScanVersion(row) })
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 && before == 0 {
 			return noDAG(dagName)
 		}
-		return err
+		return hideErrors(ctx, tx, caller, found)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list versions of %s: %w", dagName, err)
@@ -242,7 +255,12 @@ func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName str
 			return err
 		}
 		found.Version = *versions[id]
-		return nil
+
+		hidden, err := HiddenVersions(ctx, tx, caller, []uuid.UUID{id})
+		if hidden[id] {
+			found.YAML, found.Vars, found.Redacted = "", map[string]string{}, true
+		}
+		return err
 	})
 	if err != nil {
 		return VersionText{}, fmt.Errorf("version %d of %s: %w", number, dagName, err)
@@ -389,33 +407,6 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return origins, nil
 }
 
-// ReadableJobs reports for each job whether the caller may look into it: whether the caller may read all of its
-// outputs. A job that writes no dataset is for writers only, like an unpublished dataset.
-func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller,
-	jobs []*Job) (map[uuid.UUID]bool, error) {
-	var datasets []uuid.UUID
-	for _, j := range jobs {
-		for _, out := range j.Outputs {
-			datasets = append(datasets, out.Generation.Dataset)
-		}
-	}
-
-	known, err := r.producers(ctx, tx, caller, datasets)
-	if err != nil {
-		return nil, err
-	}
-
-	readable := make(map[uuid.UUID]bool, len(jobs))
-	for _, j := range jobs {
-		may := caller.Is(authz.RoleWriter) || len(j.Outputs) > 0
-		for _, out := range j.Outputs {
-			may = may && known[out.Generation.Dataset].readable != ""
-		}
-		readable[j.ID] = may
-	}
-	return readable, nil
-}
-
 // SourceJobs lists the source jobs of the active versions, by DAG and name.
 func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
 	rows, err := tx.Query(ctx, `
@@ -437,31 +428,6 @@ func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Calle
 // SourceJob is a source job of an active version.
 type SourceJob struct {
 	DAG, Job, Kind string
-}
-
-// HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
-func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
-	if caller.Is(authz.RoleAdmin) {
-		return []uuid.UUID{}, nil
-	}
-
-	args := []any{caller.OrgID, caller.Is(authz.RoleWriter)}
-	visible := VisibleTo(caller, &args)
-	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs j
-		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND (
-			EXISTS (SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid
-			        WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name AND NOT `+visible+`)
-			OR NOT $2 AND NOT EXISTS (SELECT FROM dag_version_datasets p
-			    WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name))`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("hidden jobs: %w", err)
-	}
-	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("hidden jobs: %w", err)
-	}
-	return append([]uuid.UUID{}, hidden...), nil
 }
 
 const VersionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),

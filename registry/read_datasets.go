@@ -43,21 +43,6 @@ type Generation struct {
 	PurgedAt   *time.Time `json:"purged_at,omitempty"`
 }
 
-// VisibleTo returns the condition, on datasets d, under which the caller may see a dataset. Readers see published
-// datasets that are open to all or to one of their org roles; writers also see unpublished ones; admins see all. A
-// dataset that it hides does not exist for the caller.
-func VisibleTo(caller authz.Caller, args *[]any) string {
-	if caller.Is(authz.RoleAdmin) {
-		return "true"
-	}
-	*args = append(*args, caller.OrgRoles)
-	condition := fmt.Sprintf("(d.read_roles = '{}' OR d.read_roles && $%d::text[])", len(*args))
-	if !caller.Is(authz.RoleWriter) {
-		condition = "(d.published AND " + condition + ")"
-	}
-	return condition
-}
-
 // datasetColumns are the columns of a catalogue entry, over datasets d.
 const datasetColumns = `
 	d.id, d.name, d.published, d.producer_dag_name, d.producer_job_name, d.producer_output_index,

@@ -49,7 +49,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 	}
 
 	args := []any{caller.OrgID, names, versions}
-	visible := VisibleTo(caller, &args)
+	visible, readable := VisibleTo(caller, &args), GenerationVisibleTo(caller, &args)
 
 	// Read the pointers of the versions that are meant, and the serving pointers of all other DAGs. A name may have
 	// moved from DAG to DAG; then the version that is meant wins.
@@ -79,6 +79,7 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 			           ORDER BY r.partition_key), '[]') AS partitions,
 			       coalesce(sum(r.bytes), 0)::bigint AS bytes, bool_or(r.schema_hash <> g.schema_hash) AS mixed
 			FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published') s ON true
+		WHERE `+readable+`
 		ORDER BY p.name, p.serves, p.dag_name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("resolve datasets: %w", err)

@@ -57,6 +57,15 @@ func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	}
 
 	generation, err := generationAt(ctx, tx, d, which)
+	if err != nil {
+		return d, nil, err
+	}
+	args, visible := []any{generation}, false
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dataset_versions g WHERE g.id = $1 AND `+
+		GenerationVisibleTo(caller, &args)+`)`, args...).Scan(&visible)
+	if err == nil && !visible {
+		err = noDataset(name)
+	}
 	return d, &generation, err
 }
 

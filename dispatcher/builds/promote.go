@@ -23,6 +23,9 @@ import (
 func (bs *Builds) Promote(
 	ctx context.Context, caller authz.Caller, dagName string, number int, given ...registry.Consent,
 ) (registry.Version, error) {
+	if err := bs.registry.RequireReadableVersion(ctx, caller, dagName, number); err != nil {
+		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
+	}
 	if bs.promoteAtOnce(ctx, caller, dagName, number, given, clock.Now()) {
 		version, err := bs.registry.Version(ctx, caller, dagName, number)
 		return version.Version, err

@@ -88,8 +88,10 @@ func (bs *Builds) rollbackTarget(
 	ctx context.Context, caller authz.Caller, dagName string, to *int,
 ) (b registry.Build, err error) {
 	err = pg.InOrgTx(ctx, bs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		b, err = deploy.RollbackTarget(ctx, tx, caller.OrgID, dagName, to)
-		return err
+		if b, err = deploy.RollbackTarget(ctx, tx, caller.OrgID, dagName, to); err != nil {
+			return err
+		}
+		return registry.RequireReadable(ctx, tx, caller, b.ID)
 	})
 	return b, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 type inputRef struct {
@@ -91,6 +92,9 @@ func (d *deploy) insertInputs(ctx context.Context, tx pgx.Tx) error {
 	if rows.err != nil {
 		return fmt.Errorf("insert edges: %w", rows.err)
 	}
+	if _, err := tx.Exec(ctx, `SELECT note_generation_inputs($1)`, d.version); err != nil {
+		return fmt.Errorf("note what generations are computed from: %w", err)
+	}
 	return nil
 }
 
@@ -163,27 +167,25 @@ func servedDatasets(
 		return found, nil
 	}
 
+	args := []any{caller.OrgID, names}
+	visible := registry.VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT d.name, d.id, g.id, d.read_roles, d.published, g.partition_by, g.schema
+		SELECT d.name, d.id, g.id, g.partition_by, g.schema
 		FROM datasets d
 		JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
 		JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE d.org_id = $1 AND d.name = ANY($2) AND d.published`, caller.OrgID, names)
+		WHERE d.org_id = $1 AND d.name = ANY($2) AND d.published AND `+visible, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find datasets of other DAGs: %w", err)
 	}
 
 	var (
-		name      string
-		f         foreignDataset
-		roles     []string
-		published bool
+		name string
+		f    foreignDataset
 	)
-	columns := []any{&name, &f.id, &f.generation, &roles, &published, &f.partitionBy, &f.columns}
+	columns := []any{&name, &f.id, &f.generation, &f.partitionBy, &f.columns}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
-		if caller.CanRead(roles, published) {
-			found[name] = f
-		}
+		found[name] = f
 		f = foreignDataset{} // the next row must not be decoded into what this one has
 		return nil
 	})

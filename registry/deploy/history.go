@@ -185,6 +185,9 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			if err != nil {
 				return err
 			}
+			if err := registry.RequireReadable(ctx, tx, caller, id); err != nil {
+				return err
+			}
 			if texts[i], ids[i] = files, id; shrunk {
 				diff.Records = append(diff.Records, number)
 				continue

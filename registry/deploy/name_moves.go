@@ -32,6 +32,8 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 		names[i], takes[p.Name] = p.Name, p.TakesOver
 	}
 
+	args := []any{d.caller.OrgID, names, d.doc.Name}
+	visible := registry.VisibleTo(d.caller, &args)
 	rows, err := tx.Query(ctx, `
 		WITH owners AS (
 			SELECT name, dag_name, dataset_uuid FROM dataset_name_owners
@@ -41,31 +43,31 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 			FROM dag_versions v JOIN dag_version_datasets p ON p.dag_version_id = v.id AND p.published_name = ANY($2)
 			WHERE v.org_id = $1 AND v.dag_name <> $3 AND v.status IN ('Building', 'Ready'))
 		SELECT h.name, h.dag_name, coalesce((SELECT min(c.number) FROM coming c WHERE c.name = h.name AND c.dag_name = h.dag_name), 0),
-		       s.read_roles, s.published,
+		       `+visible+`,
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i JOIN jobs j ON j.id = i.job_id
 		             JOIN dag_versions r ON r.id = i.dag_version_id AND r.status IN ('Active', 'Building', 'Ready')
-		             WHERE i.dataset_uuid = s.id AND NOT i.in_dag ORDER BY 1)
+		             WHERE i.dataset_uuid = d.id AND NOT i.in_dag ORDER BY 1)
 		FROM (SELECT * FROM owners UNION SELECT name, dag_name, dataset_uuid FROM coming) AS h
-		JOIN datasets s ON s.org_id = $1 AND s.id = h.dataset_uuid
-		ORDER BY 1, 2`, d.caller.OrgID, names, d.doc.Name)
+		JOIN datasets d ON d.org_id = $1 AND d.id = h.dataset_uuid
+		ORDER BY 1, 2`, args...)
 	if err != nil {
 		return err
 	}
 
 	var (
-		problems       []fault.Problem
-		name, holder   string
-		published      bool
-		building       int
-		roles, readers []string
+		problems     []fault.Problem
+		name, holder string
+		readable     bool
+		building     int
+		readers      []string
 	)
 
 	d.taken = map[string]takenName{}
-	columns := []any{&name, &holder, &building, &roles, &published, &readers}
+	columns := []any{&name, &holder, &building, &readable, &readers}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		problem := fault.Problem{Location: "publish." + name, Code: "name_taken", Suggestion: "choose another name"}
 		switch {
-		case takes[name] != holder || !d.caller.CanRead(roles, published):
+		case takes[name] != holder || !readable:
 			problem.Message = fmt.Sprintf("dataset name %q is published by DAG %s", name, holder)
 		case building > 0:
 			problem.Message = fmt.Sprintf("dataset name %q cannot be taken over from DAG %s, "+
@@ -167,12 +169,14 @@ func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, activation uuid
 	}
 
 	for _, sql := range []string{
-		// A dataset that takes a name over takes the roles that may read it.
-		`UPDATE datasets s SET read_roles = loser.read_roles
+		// A dataset that takes a name over, from another job or another DAG, takes over who may read it. Nobody comes
+		// to read it thereby who could not before: that only an admin decides.
+		`UPDATE datasets s SET read_roles = narrower(s.read_roles, loser.read_roles)
 		FROM dag_version_datasets p
-		JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dag_name <> $3
+		JOIN dataset_name_owners o ON o.org_id = p.org_id AND o.name = p.published_name AND o.dataset_uuid <> p.dataset_uuid
 		JOIN datasets loser ON loser.id = o.dataset_uuid
-		WHERE p.dag_version_id = $2 AND s.org_id = $1 AND s.id = p.dataset_uuid AND $4::uuid IS NOT NULL`,
+		WHERE p.dag_version_id = $2 AND s.org_id = $1 AND s.id = p.dataset_uuid
+		  AND $3::text IS NOT NULL AND $4::uuid IS NOT NULL`,
 		// A claim that another DAG's has outdone is made anew.
 		`DELETE FROM dataset_names n WHERE n.org_id = $1 AND n.dag_name = $3 AND $4::uuid IS NOT NULL AND (
 			NOT EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = $2 AND p.published_name = n.name)

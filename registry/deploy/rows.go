@@ -26,6 +26,12 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 		Name  string    `json:"name"`
 		Job   string    `json:"job"`
 		Index int       `json:"index"`
+
+		Published string `json:"published"`
+	}
+	published := map[outputRef]string{}
+	for _, p := range d.doc.Publish {
+		published[outputRef{p.Job, p.Output}] = p.Name
 	}
 	var made []row
 	for _, job := range d.doc.Jobs {
@@ -39,17 +45,21 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 				name += "/" + id.String()
 			}
 			d.datasets[ref] = id
-			made = append(made, row{id, name, job.Name, i})
+			made = append(made, row{id, name, job.Name, i, published[ref]})
 		}
 	}
 
 	if len(made) == 0 {
 		return nil
 	}
+
+	// What is to take a name over is as closed as what has it, also while it is built.
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO datasets (id, org_id, name, producer_dag_name, producer_job_name, producer_output_index, read_roles)
-		SELECT w.id, $1, w.name, $2, w.job, w.index, org_default_read_roles($1)
-		FROM jsonb_to_recordset($3) AS w(id uuid, name text, job text, index int)`, d.caller.OrgID, d.doc.Name, made); err != nil {
+		SELECT w.id, $1, w.name, $2, w.job, w.index, coalesce(
+			(SELECT h.read_roles FROM dataset_name_owners o JOIN datasets h ON h.id = o.dataset_uuid
+			 WHERE o.org_id = $1 AND o.name = w.published), org_default_read_roles($1))
+		FROM jsonb_to_recordset($3) AS w(id uuid, name text, job text, index int, published text)`, d.caller.OrgID, d.doc.Name, made); err != nil {
 		return fmt.Errorf("insert datasets: %w", err)
 	}
 	return nil

@@ -41,6 +41,7 @@ func tokensCreateCommand(c *cli.CLI) *cobra.Command {
 claims tasks of the runtimes and operators that it names, and can do nothing else. To create a worker token for several
 orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 		Example: `  dagctl tokens create ci --role writer --ttl 720h
+  dagctl tokens create finance-bi --role reader --org-role role:finance
   dagctl tokens create fleet --kind worker --runtime ecs_platform
   dagctl tokens create python --kind worker --runtime python --operator handler`,
 		Args: cobra.ExactArgs(1),
@@ -62,6 +63,8 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", string(authz.KindUser), "user or worker")
 	f.StringVar(&role, "role", "", "role of a user token: reader, writer or admin")
+	f.StringArrayVar(&request.OrgRoles, "org-role", nil,
+		"org role of a user token, as role:SLUG: it reads datasets for them (repeatable)")
 	f.StringArrayVar(&request.Runtimes, "runtime", nil, "runtime that a worker token may serve (repeatable)")
 	f.StringArrayVar(&request.Operators, "operator", nil,
 		"operator that a worker token may run (repeatable; default: all)")
@@ -100,10 +103,11 @@ func tokensListCommand(c *cli.CLI) *cobra.Command {
 			return c.Print(tokens, func(w io.Writer) {
 				now := time.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
-					"NAME", "KIND", "ROLE", "RUNTIMES", "OPERATORS", "BY", "CREATED", "USED", "EXPIRES", "REVOKED",
+					"NAME", "KIND", "ROLE", "ORG ROLES", "RUNTIMES", "OPERATORS", "BY", "CREATED", "USED", "EXPIRES",
+					"REVOKED",
 				}}
 				for _, token := range tokens {
-					t.Add(token.Name, string(token.Kind), string(token.Role),
+					t.Add(token.Name, string(token.Kind), string(token.Role), strings.Join(token.OrgRoles, ","),
 						strings.Join(token.Runtimes, ","), strings.Join(token.Operators, ","), token.CreatedBy,
 						cli.Ago(&token.CreatedAt, now), cli.Ago(token.LastUsedAt, now),
 						cli.Ago(&token.ExpiresAt, now), cli.Ago(token.RevokedAt, now))

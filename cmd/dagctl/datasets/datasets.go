@@ -29,7 +29,7 @@ func Command(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(
+	cmd.AddCommand(visibilityCommand(c),
 		datasetsListCommand(c), datasetsGetCommand(c), datasetsPreviewCommand(c), datasetsPartitionsCommand(c),
 		datasetsVersionsCommand(c), datasetsDiffCommand(c), datasetsAcceptCommand(c), datasetsRejectCommand(c),
 		datasetsPurgeCommand(c),

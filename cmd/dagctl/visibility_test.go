@@ -1,0 +1,96 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// withOrgRole returns the environment of a new token of an org role, which it creates.
+func (w *world) withOrgRole(t *testing.T, name, role, orgRole string) map[string]string {
+	t.Helper()
+	must(t, w.env(t, admin), "roles", "create", orgRole)
+	env := w.env(t, admin)
+	secret := must(t, env, "tokens", "create", name, "--role", role, "--org-role", orgRole)
+	env["DAGCTL_TOKEN"] = strings.TrimSpace(secret)
+	return env
+}
+
+// tripledDAG reads what doublesDAG publishes.
+var tripledDAG = strings.NewReplacer("doubles", "triples", "doubled", "tripled", "daily_highest", "doubled",
+	"highest AS", "doubled AS").Replace(doublesDAG)
+
+// What is computed from a dataset with read roles is as closed, over DAGs, versions and names.
+func TestReadRolesAreNeverLaundered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	admins, writers, readers := w.env(t, admin), w.env(t, writer), w.env(t, reader)
+	finance := w.withOrgRole(t, "finance", "writer", "role:finance")
+	dir := t.TempDir()
+	must(t, writers, "deploy", writeDAG(t, dir, "doubles", doublesDAG))
+	must(t, readers, "query", "FROM doubled")
+
+	hidden := func(env map[string]string, name string) {
+		t.Helper()
+		require.Contains(t, dagctl(t, env, "query", "FROM "+name).err, "there is no dataset")
+		require.Contains(t, dagctl(t, env, "datasets", "get", name).err, "there is no dataset")
+		require.NotContains(t, must(t, env, "datasets", "list", "--all"), name)
+	}
+	must(t, admins, "datasets", "visibility", "daily_highest", "--role", "role:finance")
+	for _, env := range []map[string]string{readers, writers} {
+		hidden(env, "daily_highest")
+		hidden(env, "doubled")
+	}
+	must(t, finance, "query", "FROM doubled")
+	require.Contains(t, must(t, admins, "datasets", "visibility", "doubled"),
+		"members of role:finance (it is computed from daily_highest)")
+
+	// A member may publish a copy: it is as closed. Nobody else may make a copy, or make one serve.
+	parked := writeDAG(t, dir, "triples", tripledDAG)
+	must(t, finance, "deploy", parked, "--no-activate")
+	hidden(writers, "tripled")
+	refused := dagctl(t, writers, "promote", "triples", "1")
+	require.Equal(t, cli.ExitFailed, refused.code)
+	require.Contains(t, refused.err, "token:writer may not read")
+	must(t, finance, "promote", "triples", "1")
+	hidden(readers, "tripled")
+	copied := dagctl(t, writers, "plan", writeDAG(t, dir, "copies", strings.NewReplacer("doubles", "copies",
+		"doubled", "copied").Replace(doublesDAG)))
+	require.Equal(t, cli.ExitFailed, copied.code)
+	require.Contains(t, copied.err, "daily_highest")
+
+	// Definitions, differences and tasks of what the caller may not read tell nothing.
+	edited := strings.Replace(tripledDAG, "2 * doubled", "30 * doubled", 1)
+	must(t, finance, "deploy", writeDAG(t, dir, "triples", edited))
+	var version views.VersionDetail
+	require.NoError(t, w.as(writer).Get(t.Context(), "/v1/dags/triples/versions/2", nil, &version))
+	require.True(t, version.Redacted)
+	require.Empty(t, version.YAML)
+	require.NotContains(t, dagctl(t, writers, "diff", "triples", "1", "2").err, "30 *")
+	require.Contains(t, dagctl(t, writers, "rollback", "triples", "--yes").err, "may not read")
+	for _, task := range decode[[]views.Task](t, writers, "tasks", "list") {
+		require.False(t, task.DAG == "triples" && task.Partition != "", "a task tells its partition")
+	}
+
+	// Only an admin opens what holds nothing of it, and the audit log knows.
+	require.Equal(t, cli.ExitFailed, dagctl(t, finance, "datasets", "visibility", "doubled", "--opened").code)
+	must(t, admins, "datasets", "visibility", "doubled", "--opened")
+	must(t, readers, "query", "FROM doubled")
+	must(t, readers, "query", "FROM tripled")
+	hidden(readers, "daily_highest")
+	require.Contains(t, must(t, admins, "tokens", "list"), "role:finance")
+	must(t, admins, "datasets", "visibility", "doubled", "--opened=false")
+	hidden(readers, "tripled")
+
+	must(t, admins, "datasets", "visibility", "daily_highest", "--everyone")
+	require.Len(t, decode[[]registry.Dataset](t, readers, "datasets", "list"), 3)
+	require.Contains(t, dagctl(t, admins, "roles", "delete", "finance").err, "1 tokens")
+	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "doubled", "--role", "role:finanse").err,
+		`there is no org role "role:finanse"`)
+}

@@ -1,0 +1,170 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// The SQL function hidden_generations decides who may read what; see its comment. Everything here asks it.
+
+// VisibleTo returns the condition, on datasets d, under which the caller may see a dataset as it is served. Readers see
+// published datasets that are open to them; writers also see unpublished ones; admins see all. A dataset that it hides
+// does not exist for the caller.
+func VisibleTo(caller authz.Caller, args *[]any) string {
+	if caller.Is(authz.RoleAdmin) {
+		return "true"
+	}
+	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", hiddenFrom(caller, args))
+	if !caller.Is(authz.RoleWriter) {
+		condition = "(d.published AND " + condition + ")"
+	}
+	return condition
+}
+
+// GenerationVisibleTo returns the condition, on generations g of datasets that the caller may see, under which it may
+// read a generation whether or not it serves. A missing generation is visible.
+func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
+	if caller.Is(authz.RoleAdmin) {
+		return "true"
+	}
+	return fmt.Sprintf(`(g.id IS NULL OR g.id NOT IN (SELECT h.dataset_version FROM hidden_generations(%s) AS h))`,
+		hiddenFrom(caller, args))
+}
+
+// hiddenFrom returns the arguments of the functions that say what is hidden from a caller.
+func hiddenFrom(caller authz.Caller, args *[]any) string {
+	*args = append(*args, caller.OrgID, caller.OrgRoles)
+	return fmt.Sprintf("$%d::uuid, $%d::text[]", len(*args)-1, len(*args))
+}
+
+// hiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
+// reads is. A job that writes no dataset is for writers only, like an unpublished dataset.
+func hiddenJob(caller authz.Caller, args *[]any) string {
+	if caller.Is(authz.RoleAdmin) {
+		return "false"
+	}
+	from := hiddenFrom(caller, args)
+	condition := `(EXISTS (
+			SELECT FROM dag_version_datasets p
+			WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name
+			  AND p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))
+		OR EXISTS (
+			SELECT FROM job_inputs i
+			LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id
+			    AND p.dataset_uuid = i.dataset_uuid
+			WHERE i.job_id = j.id
+			  AND (i.dataset_uuid IN (SELECT hidden_datasets(` + from + `)) AND NOT i.in_dag
+			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
+	if !caller.Is(authz.RoleWriter) {
+		condition += ` OR EXISTS (
+				SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid AND NOT d.published
+				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
+			OR NOT EXISTS (
+				SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)`
+	}
+	return condition + ")"
+}
+
+// ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
+func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	jobs []*Job) (map[uuid.UUID]bool, error) {
+	readable := make(map[uuid.UUID]bool, len(jobs))
+	ids := make([]uuid.UUID, len(jobs))
+	for i, j := range jobs {
+		ids[i], readable[j.ID] = j.ID, true
+	}
+
+	args := []any{caller.OrgID, ids}
+	rows, err := tx.Query(ctx, `
+		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+hiddenJob(caller, &args), args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	var id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error { readable[id] = false; return nil })
+	return readable, err
+}
+
+// HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
+func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
+	if caller.Is(authz.RoleAdmin) {
+		return []uuid.UUID{}, nil
+	}
+
+	args := []any{caller.OrgID}
+	rows, err := tx.Query(ctx, `
+		SELECT j.id FROM jobs j
+		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND `+hiddenJob(caller, &args), args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	return append([]uuid.UUID{}, hidden...), nil
+}
+
+// HiddenVersions returns those of some versions that read or make what the caller may not read. Their documents and
+// errors are hidden, which would quote names and SQL. Of a version of which only the record is left, nobody knows what
+// it read, so it is hidden from whoever may not read everything.
+func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	versions []uuid.UUID) (map[uuid.UUID]bool, error) {
+	if caller.Is(authz.RoleAdmin) {
+		return nil, nil
+	}
+
+	as := caller
+	as.Role = authz.RoleWriter // a document is not hidden for the datasets that it does not publish
+	args := []any{versions}
+	rows, err := tx.Query(ctx, `
+		SELECT v.id FROM dag_versions v
+		WHERE v.id = ANY($1) AND (
+			EXISTS (SELECT FROM jobs j WHERE j.dag_version_id = v.id AND `+hiddenJob(as, &args)+`)
+			OR v.shrunk_at IS NOT NULL AND EXISTS (SELECT hidden_datasets(`+hiddenFrom(as, &args)+`)))`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden versions: %w", err)
+	}
+	hidden := map[uuid.UUID]bool{}
+	var id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error { hidden[id] = true; return nil })
+	return hidden, err
+}
+
+// RequireReadable refuses a version that reads or makes what the caller may not read: whoever makes it serve answers
+// for what it publishes.
+func RequireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) error {
+	hidden, err := HiddenVersions(ctx, tx, caller, []uuid.UUID{version})
+	if err != nil || !hidden[version] {
+		return err
+	}
+	return fault.New(fault.Forbidden, "the version reads or makes datasets that %s may not read", caller.Actor).
+		WithHint("ask an admin of the org %s for the org roles that may read them", caller.OrgSlug)
+}
+
+// RequireReadableVersion is RequireReadable for a version by its number. One that does not exist is refused later.
+func (r *Registry) RequireReadableVersion(ctx context.Context, caller authz.Caller, dagName string, number int) error {
+	if caller.Is(authz.RoleAdmin) {
+		return nil
+	}
+	return pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var version uuid.UUID
+		err := tx.QueryRow(ctx, `SELECT id FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
+			caller.OrgID, dagName, number).Scan(&version)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find version %d of %s: %w", number, dagName, err)
+		}
+		return RequireReadable(ctx, tx, caller, version)
+	})
+}
