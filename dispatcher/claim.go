@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -86,6 +89,9 @@ func (d *Dispatcher) ClaimTaken(
 		var end context.CancelFunc
 		ctx, end = outlive(ctx, claimGrace)
 		defer end()
+		if err := d.handBackUnanswered(ctx, by.Worker, now); err != nil {
+			return nil, err
+		}
 	}
 
 	err := pg.InTx(ctx, d.Pool, func(ctx context.Context, tx pgx.Tx) error {
@@ -99,6 +105,9 @@ func (d *Dispatcher) ClaimTaken(
 		return err
 	})
 	if err != nil {
+		if by.token == "" && pg.Away(err) {
+			d.unanswered.note(by.Worker, now)
+		}
 		return nil, err
 	}
 
@@ -118,6 +127,69 @@ func outlive(ctx context.Context, grace time.Duration) (longer context.Context, 
 		forget()
 		cancel()
 	}
+}
+
+// unanswered are claims of this process whose answers were lost with the connection. The leases of those that took
+// effect are known by worker and time, which no other claim shares.
+type unanswered struct {
+	mu     sync.Mutex
+	claims map[string][]time.Time // by worker
+}
+
+// unansweredFor is how long a lost claim may still take effect: its COMMIT goes on without its connection.
+const unansweredFor = time.Minute
+
+func (u *unanswered) note(worker string, at time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.claims == nil {
+		u.claims = map[string][]time.Time{}
+	}
+	u.claims[worker] = append(u.claims[worker], at)
+}
+
+// of returns when the claims of a worker were made that may still take effect at a time.
+func (u *unanswered) of(worker string, now time.Time) []time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.claims[worker]) == 0 {
+		return nil
+	}
+	u.claims[worker] = slices.DeleteFunc(u.claims[worker], func(at time.Time) bool {
+		return now.Sub(at) > unansweredFor
+	})
+	return slices.Clone(u.claims[worker])
+}
+
+// handBackUnanswered hands back the tasks that this process has claimed without hearing of it: nobody runs them, and
+// the end of their leases would count as a failure.
+func (d *Dispatcher) handBackUnanswered(ctx context.Context, worker string, now time.Time) error {
+	times := d.unanswered.of(worker, now)
+	if len(times) == 0 {
+		return nil
+	}
+	rows, err := d.Pool.Query(ctx, `
+		SELECT task_id, attempt, lease_token, origin_job_id FROM leases
+		WHERE worker_id = $1 AND worker_token = '' AND heartbeat_at = ANY($2)`, worker, times)
+	if err != nil {
+		return fmt.Errorf("find claims without an answer: %w", err)
+	}
+	lost, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
+		c.Job = new(registry.Job)
+		err = row.Scan(&c.TaskID, &c.Attempt, &c.LeaseToken, &c.Job.Origin)
+		return c, err
+	})
+	if err != nil {
+		return fmt.Errorf("find claims without an answer: %w", err)
+	}
+
+	for _, c := range lost {
+		err := d.HandBack(ctx, c, "the answer to its claim was lost", now, now)
+		if err != nil && !fault.Is(err, fault.Conflict) {
+			return err
+		}
+	}
+	return nil
 }
 
 // leaseTaken pins the inputs of tasks that were taken from the ready set, and leases the tasks. It cancels those that

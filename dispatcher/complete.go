@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -121,7 +122,10 @@ func (d *Dispatcher) CompleteAttempt(ctx context.Context, t Claimed, c Completio
 	case <-ctx.Done():
 		err = context.Cause(ctx) // the completion may be committed nevertheless
 	}
-	if err != nil { // a task that was claimed with such a completion is ready again when its lease runs out
+	if pg.Away(err) {
+		return fmt.Errorf("complete task %s: %w: %w", t.TaskID, errUnanswered, err)
+	}
+	if err != nil {
 		return fmt.Errorf("complete task %s: %w", t.TaskID, err)
 	}
 
@@ -130,6 +134,10 @@ func (d *Dispatcher) CompleteAttempt(ctx context.Context, t Claimed, c Completio
 	}
 	return nil
 }
+
+// errUnanswered reports that the database went away, so that nobody knows whether a completion took effect. It is to be
+// said again.
+var errUnanswered = errors.New("the database did not answer")
 
 // completeAll commits completions and answers each. Those of requests are split by org, because the database lets a
 // request's transaction see one org only; those of runs in this process share transactions.
@@ -226,6 +234,12 @@ func (d *Dispatcher) completeTogether(some []*Completing) error {
 	if x := some[0]; err != nil && len(some) == 1 && x.mid == nil && x.extras == nil && d.mayRoute(x) {
 		x.leave = true // the cause may lie in the routing, which must not fail the completion
 		return d.completeTogether(some)
+	}
+	if pg.Away(err) { // what it claimed, if it took effect, nobody runs; nor is anything claimed when it is said again
+		for _, x := range some {
+			d.unanswered.note(d.WorkerID, x.now)
+			x.Then = nil
+		}
 	}
 	if err != nil {
 		return err

@@ -144,9 +144,11 @@ type Dispatcher struct {
 	tracing attemptTraces
 	drained atomic.Bool // somebody asked this process to claim no more
 	idle    idleness
-	polls   polls
-	contact contact               // of the loop that takes leases back
-	onEnded []func([]tasks.Ended) // after COMMIT
+	// unanswered are the claims of this process of which nobody knows whether they took effect.
+	unanswered unanswered
+	polls      polls
+	contact    contact               // of the loop that takes leases back
+	onEnded    []func([]tasks.Ended) // after COMMIT
 
 	stopping chan struct{} // closed by stop, when the context of Run ends
 	stop     func()

@@ -16,6 +16,8 @@ type (
 	InProcessCommits = inProcessCommits
 )
 
+func (d *Dispatcher) NoteUnanswered(worker string, at time.Time) { d.unanswered.note(worker, at) }
+
 func (d *Dispatcher) ClaimAll(claims []*Claiming)        { d.claimAll(claims) }
 func (d *Dispatcher) NewNextClaim(early bool) *nextClaim { return d.newNextClaim(early) }
 

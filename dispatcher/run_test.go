@@ -111,6 +111,78 @@ func TestStoppingInTheCommitOfAClaimHandsBack(t *testing.T) {
 	})
 }
 
+// A connection that is cut while a completion is committed costs no attempt: the end is said again.
+func TestACompletionWithoutAnAnswerIsSaidAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Exec(`
+		CREATE SEQUENCE completions;
+		CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('completions') <= 3 THEN
+				PERFORM pg_terminate_backend(pg_backend_pid());
+			END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER cut BEFORE UPDATE ON tasks FOR EACH ROW WHEN (NEW.status = 'Completed') EXECUTE FUNCTION cut()`)
+	w.Start(w.Dispatcher("cut"))
+	w.Deploy(dispatchertest.Pair)
+	w.Eventually("it is done", func() bool {
+		got, err := w.TryRead("pair_made")
+		return err == nil && len(got) == 1
+	})
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0 OR attempt > 1`))
+}
+
+// A claim whose answer was lost has made tasks run that nobody runs. The process hands them back.
+func TestAClaimWithoutAnAnswerIsHandedBack(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Change("b")
+	w.Route()
+	now := dispatchertest.Later(0)
+	lost, err := w.D.Claim(t.Context(), w.D.InProcessRuntimes(), w.D.WorkerID, 100, now)
+	require.NoError(t, err)
+	require.NotEmpty(t, lost)
+	w.D.NoteUnanswered(w.D.WorkerID, now)
+
+	again, err := w.D.Claim(t.Context(), w.D.InProcessRuntimes(), w.D.WorkerID, 100, now.Add(time.Second))
+	require.NoError(t, err)
+	require.Len(t, again, len(lost))
+	require.Equal(t, 2, again[0].Attempt)
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0`))
+}
+
+// While somebody locks the tables for longer than a lease, no holder can renew one. None is lost.
+func TestALockedTableCostsNoLease(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "    config: { tag: m }",
+		"    max_attempts: 1\n    heartbeat_timeout_seconds: 5\n    config: { tag: m }"))
+	w.Change("b")
+	m := dispatchertest.NewMeeting()
+	w.Probe.On("made", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		if err := m.Wait(ctx, task); err != nil {
+			return operators.Result{}, err
+		}
+		return operators.Result{}, w.Probe.Write(ctx, task, "through")
+	})
+	w.Start(w.Dispatcher("one"))
+	w.Start(w.Dispatcher("two"))
+	id := <-m.Arrived
+
+	w.Exec(`BEGIN; LOCK TABLE leases, tasks IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(9); COMMIT`)
+	w.Eventually("another heartbeat", func() bool {
+		return w.Count(`SELECT FROM leases WHERE expires_at > now() + interval '3 seconds'`) == 1
+	})
+	require.Equal(t, "Running leased", w.Task(id))
+	close(m.Leave)
+	w.Eventually("it is done", func() bool { return w.Task(id) == "Completed" })
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE failures > 0`))
+}
+
 // Broken connections and interrupted calls leave nothing half done: each task is done once.
 func TestCrashesInBetween(t *testing.T) {
 	t.Parallel()

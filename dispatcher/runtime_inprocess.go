@@ -161,7 +161,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 	// The result is reported even if the process is about to stop.
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
-	if err := d.Report(report, t, done, cause, ctx.Err() != nil); err != nil {
+	if err := d.reportUntilHeard(report, t, done, cause, ctx.Err() != nil); err != nil {
 		log := d.Log.With("org", t.Job.OrgSlug, "dag", t.Job.DAG, "job", t.Job.Name,
 			"task", t.TaskID, "attempt", t.Attempt)
 		if fault.Is(err, fault.Conflict) {
@@ -199,6 +199,27 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}
 }
 
+// reportUntilHeard is Report, said again while the database is away: what was done is not to be lost for that. An end
+// that took effect although its answer was lost is acknowledged.
+func (d *Dispatcher) reportUntilHeard(
+	ctx context.Context, t Claimed, done Completion, cause error, stopping bool,
+) error {
+	for n := 0; ; n++ {
+		err := d.Report(ctx, t, done, cause, stopping)
+		if err == nil || !pg.Away(err) {
+			return err
+		}
+
+		timer := time.NewTimer(wakeup.Jitter(min(50*time.Millisecond<<min(n, 10), 2*time.Second)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}
+
 // Report commits the result of a run, or ends the attempt as the run ended: failed, canceled or handed back. cause is
 // the cause for which the run was stopped, if it was.
 func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cause error, stopping bool) error {
@@ -208,7 +229,7 @@ func (d *Dispatcher) Report(ctx context.Context, t Claimed, done Completion, cau
 	case err == nil:
 		err = d.CompleteAttempt(ctx, t, done, now)
 		switch {
-		case err == nil, fault.Is(err, fault.Conflict):
+		case err == nil, fault.Is(err, fault.Conflict), errors.Is(err, errUnanswered):
 			return err
 		case errors.Is(err, ErrBaseMoved):
 			return d.HandBack(ctx, t, err.Error(), now.Add(baseMovedAgain), now)
@@ -348,7 +369,9 @@ func (d *Dispatcher) keepLease(
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		percent, state := progress.get()
-		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, clock.Now())
+		began := clock.Now()
+		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, began)
+		d.contact.took(began, clock.Now())
 		switch {
 		case err != nil && ctx.Err() == nil:
 			d.Log.Warn("heartbeat failed", "task", t.TaskID, "error", err)

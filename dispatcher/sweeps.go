@@ -50,6 +50,16 @@ func (c *contact) heard(now time.Time) {
 	c.last = now
 }
 
+// took notes how long the database took to answer. Where it was longer than a gap, such as behind the lock of a table,
+// nobody could renew a lease meanwhile: contact begins with the answer.
+func (c *contact) took(began, ended time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ended.Sub(began) > contactGap {
+		c.since = ended
+	}
+}
+
 // regained returns when the contact began; zero: nobody has looked yet.
 func (c *contact) regained() time.Time {
 	c.mu.Lock()
@@ -69,7 +79,9 @@ func held(now, since string) string {
 func (d *Dispatcher) reapInContact(ctx context.Context, now time.Time) (more bool, err error) {
 	more, err = d.ReapSince(ctx, now, d.contact.at(now))
 	if err == nil {
-		d.contact.heard(clock.Now()) // a round may take long itself
+		ended := clock.Now() // a round may take long itself
+		d.contact.took(now, ended)
+		d.contact.heard(ended)
 	}
 	return more, err
 }
