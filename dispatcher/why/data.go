@@ -47,9 +47,25 @@ func (e *explainer) partition(ctx context.Context, job *registry.Job, key string
 	case job.Def.Activation == dag.ActivationReactive:
 		more, err = e.target(ctx, stale.Target{Job: job, Key: key}, len(reasons) > 0)
 	case len(reasons) == 0:
-		more, err = e.source(ctx, job, key)
+		more, err = e.notBrought(ctx, job, key)
 	}
 	return append(reasons, more...), err
+}
+
+// notBrought explains why a source does not bring a partition or, where it has brought it, anything more: which ones it
+// lists now is not kept.
+func (e *explainer) notBrought(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	if len(job.Outputs) > 0 {
+		ref := registry.Ref{Version: job.Outputs[0].Generation.Version, Key: key}
+		found, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) > 0 {
+			key = ""
+		}
+	}
+	return e.source(ctx, job, key)
 }
 
 // withheld says what keeps the newest revision of a job's output partition from its readers.

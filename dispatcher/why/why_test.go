@@ -295,6 +295,8 @@ func TestWhyNotFollowsMissingInputs(t *testing.T) {
 	require.Equal(t, []string{"published", "up_to_date"},
 		dispatchertest.CodesIn(w.WhyNot("joined_last", dispatchertest.FirstDay).Reasons))
 	require.Equal(t, []string{"up_to_date"}, dispatchertest.CodesIn(w.WhyJob("joined", "last").Reasons))
+	require.Equal(t, []string{"published", "source_waits"},
+		dispatchertest.CodesIn(w.WhyNot("joined_left", dispatchertest.FirstDay).Reasons), "what a source has brought")
 }
 
 // Explanations agree with the verdict: for any inputs, a target is explained by the reason that the verdict gives.
