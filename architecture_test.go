@@ -133,7 +133,7 @@ var owners = map[string][]string{
 	"authz": {"orgs", "org_quotas", "org_usage", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log"},
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets",
 		"dataset_versions",
-		"dag_version_datasets", "dataset_names", "dataset_name_owners", "dataset_pointers", "build_epochs",
+		"dag_version_datasets", "generation_inputs", "dataset_names", "dataset_name_owners", "dataset_pointers", "build_epochs",
 		"partition_versions", "partition_inputs", "check_results", "pins", "reader_leases", "dataset_readings", "udf_bundles"},
 	"dispatcher": {"events", "enumerations", "event_consumers", "event_outcomes", "tasks", "ready", "waiting", "leases",
 		"task_attempts", "task_inputs", "task_events", "task_results", "outbox", "limits", "sources", "workers",

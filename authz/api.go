@@ -57,6 +57,7 @@ type API struct {
 	dev            *Dev
 	renderError    func(w http.ResponseWriter, r *http.Request, p *rest.Problem)
 	routes         []Route
+	finders        map[Target]Finder
 	remote, public map[string]bool // patterns of routes by workers and tasks, and by anyone
 }
 
@@ -88,7 +89,8 @@ func NewAPI(cfg Config) (*API, error) {
 	api := &API{
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
-		remote: map[string]bool{}, public: map[string]bool{}, signInPath: cfg.SignInPath, dev: cfg.Dev,
+		finders: map[Target]Finder{}, remote: map[string]bool{}, public: map[string]bool{},
+		signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
 	}
 	if api.renderError == nil {
@@ -112,6 +114,7 @@ func (api *API) Schema(t reflect.Type) *huma.Schema {
 
 // Handler serves the routes.
 func (api *API) Handler() http.Handler {
+	api.requireFinders()
 	if api.dev == nil {
 		return api.rest.Handler()
 	}
@@ -120,6 +123,7 @@ func (api *API) Handler() http.Handler {
 
 // PeopleHandler serves the routes that are not for workers and tasks, for servers on which those have another address.
 func (api *API) PeopleHandler() http.Handler {
+	api.requireFinders()
 	return api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] })
 }
 
@@ -141,9 +145,7 @@ func (api *API) declareCaller(method, path string, rule Rule) {
 
 // declare adds a route to the table. It panics if the route has no rule, so that such a route fails at start-up.
 func (api *API) declare(method, path string, rule Rule) {
-	if _, ok := rules[rule]; !ok {
-		panic(fmt.Sprintf("route %s %s has no rule: %s", method, path, rule))
-	}
+	api.check(method, path, rule)
 	api.routes = append(api.routes, Route{Method: method, Path: path, Rule: rule})
 	pattern := strings.TrimSpace(method + " " + path)
 	if thing, _, found := strings.Cut(pattern, "}:"); found {
@@ -276,10 +278,8 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 		return Caller{}, err
 	}
 
-	if !caller.Is(rule.Role()) {
-		return Caller{}, fault.New(fault.Forbidden, "this needs the role %s, but %s has %s",
-			rule.Role(), caller.Actor, caller.Role).
-			WithHint("ask an admin of the org %s", caller.OrgSlug)
+	if err := api.authorize(r, rule, caller); err != nil {
+		return Caller{}, err
 	}
 	return caller, nil
 }

@@ -107,8 +107,8 @@ func TestEveryRouteEnforcesItsRule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	api := w.api(t, authz.Config{})
-	for _, rule := range []authz.Rule{authz.Public, authz.Reader, authz.Writer, authz.Admin} {
-		api.HandlePage(rule, "GET /page/"+rule.String(),
+	for _, rule := range []authz.Rule{authz.Public, authz.Reader, authz.To(authz.Operate, authz.TheOrg), authz.Admin} {
+		api.HandlePage(rule, "GET /page/"+strings.ReplaceAll(rule.String(), " ", "-"),
 			func(w http.ResponseWriter, _ *http.Request, _ authz.Caller) error {
 				_, err := io.WriteString(w, "ok")
 				return err
@@ -139,13 +139,18 @@ func TestARouteWithoutARulePanics(t *testing.T) {
 	api, err := authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)}})
 	require.NoError(t, err)
 	handler := func(context.Context, authz.Caller, *struct{}) (*struct{}, error) { return nil, nil }
-	require.PanicsWithValue(t, "route GET /x has no rule: Rule(0)", func() {
-		authz.Handle(api, 0, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
+	require.PanicsWithValue(t, "route GET /x has no rule", func() {
+		authz.Handle(api, authz.Rule{}, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
+	})
+	require.PanicsWithValue(t, "route GET /x: its object is a dag, but its path has no {dag}", func() {
+		rule := authz.To(authz.Deploy, authz.TheDAG)
+		authz.Handle(api, rule, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
 	})
 	require.Panics(t, func() {
-		authz.Handle(api, 99, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
+		rule := authz.To("unheard-of", authz.TheOrg)
+		authz.Handle(api, rule, huma.Operation{OperationID: "x", Method: "GET", Path: "/x"}, handler)
 	})
-	require.Panics(t, func() { api.HandlePage(0, "GET /x", nil) })
+	require.Panics(t, func() { api.HandlePage(authz.Rule{}, "GET /x", nil) })
 	require.Equal(t, []authz.Route{{Method: "GET", Path: "/openapi.json", Rule: authz.Public}}, api.Routes())
 
 	_, err = authz.NewAPI(authz.Config{})

@@ -1,9 +1,11 @@
 // Package authz authenticates callers and decides what they may do. It puts a rule on every route, recognises tokens
 // and sessions, keeps orgs apart and records who did what.
 //
-// Vocabulary: a Role is a platform permission (reader < writer < admin). An org role is a visibility group, always
-// written role:SLUG. A Caller is an authenticated person or service token, in one org. A Principal is the kind of party
-// that a route is for. A Rule is the principal and the role that a route requires. An Authenticator recognises one kind
+// Vocabulary: a Role is a platform permission (reader < proposer < writer < admin), and a Grant gives one on some DAGs
+// only. An org role is a visibility group, always written role:SLUG. A Caller is an authenticated person or service
+// token, in one org. An Action is what a caller wants to do, an Object what it is on; Authorize decides. A Principal is
+// the kind of party that a route is for. A Rule is the principal of a route, or its action and how its object is found
+// (Target). An Authenticator recognises one kind
 // of credential. A service token is a credential of kind user, which has a role and becomes a Caller, or of kind
 // worker, which lists what it may claim and never becomes a Caller.
 //
@@ -22,14 +24,15 @@ type Role string
 
 // The roles. Each may do all that the one before it may do.
 const (
-	RoleReader Role = "reader"
-	RoleWriter Role = "writer"
-	RoleAdmin  Role = "admin"
+	RoleReader   Role = "reader"
+	RoleProposer Role = "proposer" // plans, and touches nothing that is live
+	RoleWriter   Role = "writer"
+	RoleAdmin    Role = "admin"
 )
 
 // rank orders the roles; an unknown one ranks below all.
 func (r Role) rank() int {
-	return slices.Index([]Role{RoleReader, RoleWriter, RoleAdmin}, r)
+	return slices.Index([]Role{RoleReader, RoleProposer, RoleWriter, RoleAdmin}, r)
 }
 
 // Valid reports whether r is one of the roles.
@@ -41,6 +44,7 @@ type Caller struct {
 	OrgSlug   string
 	Actor     string   // "token:NAME", "user:ID", "dev", or "system" for what the server does by itself
 	Role      Role     // within the org
+	Grants    []Grant  // roles on some DAGs besides
 	OrgRoles  []string // visibility groups, each as role:SLUG
 	RequestID string
 	ExpiresAt time.Time // of the caller's token; zero: none expires
@@ -48,8 +52,11 @@ type Caller struct {
 	csrf string // what a mutation must repeat; set if a cookie authenticated the caller
 }
 
-// Is reports whether the caller has at least this role.
-func (c Caller) Is(role Role) bool { return role.Valid() && c.Role.rank() >= role.rank() }
+// atLeast reports whether r may do all that another role may.
+func (r Role) atLeast(role Role) bool { return role.Valid() && r.rank() >= role.rank() }
+
+// is reports whether the caller has at least this role in the whole org.
+func (c Caller) is(role Role) bool { return c.Role.atLeast(role) }
 
 // CSRFToken returns what forms and scripts of the caller's pages must send back with every mutation, as the field
 // csrf_token or the header X-CSRF-Token. It is empty for a caller without a cookie, who needs none.

@@ -32,7 +32,7 @@ func newDev(t *testing.T) (*authz.API, *authz.Dev) {
 		return err
 	}
 	api.HandlePage(authz.Reader, "GET /{$}", show)
-	api.HandlePage(authz.Writer, "POST /form", show)
+	api.HandlePage(authz.To(authz.Operate, authz.TheOrg), "POST /form", show)
 	return api, dev
 }
 

@@ -78,7 +78,8 @@ func Register(api *API, requests *pgxpool.Pool) {
 type Identity struct {
 	Org      string   `json:"org" doc:"Slug of the org"`
 	Actor    string   `json:"actor" example:"token:ci"`
-	Role     Role     `json:"role" enum:"reader,writer,admin"`
+	Role     Role     `json:"role" enum:"reader,proposer,writer,admin"`
+	Grants   []Grant  `json:"grants,omitempty" doc:"Roles on some DAGs besides"`
 	OrgRoles []string `json:"org_roles,omitempty" doc:"Visibility groups"`
 
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the caller's token ends"`
@@ -87,7 +88,8 @@ type Identity struct {
 type whoamiOutput struct{ Body Identity }
 
 func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error) {
-	me := Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, OrgRoles: caller.OrgRoles}
+	me := Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, Grants: caller.Grants,
+		OrgRoles: caller.OrgRoles}
 	if !caller.ExpiresAt.IsZero() {
 		me.ExpiresAt = &caller.ExpiresAt
 	}
@@ -98,7 +100,8 @@ func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error
 type CreateTokenRequest struct {
 	Name       string    `json:"name" maxLength:"63"`
 	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"Default: user"`
-	Role       Role      `json:"role,omitempty" enum:"reader,writer,admin" doc:"For user tokens"`
+	Role       Role      `json:"role,omitempty" enum:"reader,proposer,writer,admin" doc:"For user tokens"`
+	Grants     []Grant   `json:"grants,omitempty" maxItems:"100" doc:"For user tokens: roles on some DAGs besides"`
 	OrgRoles   []string  `json:"org_roles,omitempty" maxItems:"100" doc:"For user tokens: visibility groups, each as role:SLUG"`
 	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"For worker tokens"`
 	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"For worker tokens. Default: all"`
@@ -108,7 +111,7 @@ type CreateTokenRequest struct {
 
 func (b CreateTokenRequest) token() NewToken {
 	return NewToken{
-		Name: b.Name, Kind: b.Kind, Role: b.Role, OrgRoles: b.OrgRoles, Runtimes: b.Runtimes,
+		Name: b.Name, Kind: b.Kind, Role: b.Role, Grants: b.Grants, OrgRoles: b.OrgRoles, Runtimes: b.Runtimes,
 		Operators: b.Operators, Orgs: b.Orgs, TTL: time.Duration(b.TTLSeconds) * time.Second,
 	}
 }

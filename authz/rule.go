@@ -1,6 +1,11 @@
 package authz
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+)
 
 // Principal is the kind of party that a route is for. None can stand in for another: a worker's token opens no route
 // for users, and a task's token no route for workers.
@@ -14,45 +19,104 @@ const (
 	ATask   Principal = "task"   // a capability token: a Capability
 )
 
-// Rule is the principal and role that a route admits. Every route has one.
-type Rule int
+// Rule is whom a route admits: a kind of party and, of Callers, those who may do the action to the object that the
+// target finds. Every route has one; registering a route with the zero Rule panics.
+type Rule struct {
+	principal Principal
+	action    Action
+	target    Target
+}
 
-// The rules. The zero Rule is invalid: registering a route with it panics.
-const (
-	Public Rule = iota + 1 // anyone: health, the OpenAPI document, static files
-	Reader                 // any caller; registry.VisibleTo decides what it sees
-	Writer
-	Admin
-	Hook     // a party that signs the request, which the handler checks, because the key is the webhook's
-	ByWorker // a worker, for what its token lets it claim
-	ByTask   // a running attempt, for its own task
+// The rules. Those for Callers are made with To.
+var (
+	Public   = Rule{principal: Anyone}  // health, the OpenAPI document, static files
+	Hook     = Rule{principal: Sender}  // a party that signs the request: the key is the webhook's
+	ByWorker = Rule{principal: AWorker} // a worker, for what its token lets it claim
+	ByTask   = Rule{principal: ATask}   // a running attempt, for its own task
+	Reader   = To(Read, TheOrg)         // any caller; registry.VisibleTo decides what it sees
+	Admin    = To(Administer, TheOrg)
 )
 
-var rules = map[Rule]struct {
-	name      string
-	principal Principal
-	role      Role
-}{
-	Public:   {"public", Anyone, ""},
-	Reader:   {"reader", User, RoleReader},
-	Writer:   {"writer", User, RoleWriter},
-	Admin:    {"admin", User, RoleAdmin},
-	Hook:     {"hook", Sender, ""},
-	ByWorker: {"worker", AWorker, ""},
-	ByTask:   {"task", ATask, ""},
+// To returns the rule of a route that does something to what the target finds.
+func To(do Action, target Target) Rule { return Rule{principal: User, action: do, target: target} }
+
+// Target says how the object of a route is found.
+type Target string
+
+const (
+	TheOrg      Target = "org"     // it is the whole org
+	TheDAG      Target = "dag"     // the parameter {dag} of the path names it
+	TheDatasets Target = "dataset" // the parameter {name} of the path names a dataset, and its producer's DAG is it
+	TheTasks    Target = "task"    // the parameter {id} of the path is a task's
+	TheTimers   Target = "timer"   // the parameter {id} of the path is a timer's
+	InBody      Target = "body"    // the body or the query names it: the handler calls Authorize
+)
+
+// targetParams are the parameters of paths by which objects are found.
+var targetParams = map[Target]string{TheDAG: "dag", TheDatasets: "name", TheTasks: "id", TheTimers: "id"}
+
+// Finder returns the name of the DAG that something belongs to, empty if there is no such thing.
+type Finder func(ctx context.Context, caller Caller, value string) (dag string, err error)
+
+// FindBy says how a target is found. The slices that own the things say it when they add their routes.
+func (api *API) FindBy(target Target, find Finder) { api.finders[target] = find }
+
+// authorize refuses what the rule does not let the caller do. It looks for the object only if that decides.
+func (api *API) authorize(r *http.Request, rule Rule, caller Caller) error {
+	switch {
+	case caller.May(rule.action, WholeOrg):
+		return nil
+	case !caller.MaySomewhere(rule.action), rule.target == TheOrg:
+		return Authorize(caller, rule.action, WholeOrg)
+	case rule.target == InBody:
+		return nil
+	}
+
+	dag := r.PathValue(targetParams[rule.target])
+	if find, ok := api.finders[rule.target]; ok {
+		var err error
+		if dag, err = find(r.Context(), caller, dag); err != nil {
+			return err
+		}
+	}
+	return Authorize(caller, rule.action, OnDAG(dag))
+}
+
+// check panics if the rule of a route cannot be kept.
+func (api *API) check(method, route string, rule Rule) {
+	_, known := leastRoles[rule.action]
+	switch param := targetParams[rule.target]; {
+	case rule.principal == "", rule.principal == User && !known:
+		panic(fmt.Sprintf("route %s %s has no rule", method, route))
+	case param != "" && !strings.Contains(route, "{"+param+"}") && !strings.Contains(route, "{"+param+"..."):
+		panic(fmt.Sprintf("route %s %s: its object is a %s, but its path has no {%s}", method, route, rule.target,
+			param))
+	}
+}
+
+// requireFinders panics if a route's object cannot be found.
+func (api *API) requireFinders() {
+	for _, r := range api.routes {
+		if t := r.Rule.target; targetParams[t] != "" && t != TheDAG && api.finders[t] == nil {
+			panic(fmt.Sprintf("route %s %s: nobody has said how a %s is found", r.Method, r.Path, t))
+		}
+	}
 }
 
 // Principal returns the kind of party that the rule admits.
-func (r Rule) Principal() Principal { return rules[r].principal }
+func (r Rule) Principal() Principal { return r.principal }
 
-// Role returns the least role that the rule requires of a Caller. It is empty if the principal is not User.
-func (r Rule) Role() Role { return rules[r].role }
+// Action returns what the route does; empty if the principal is not User.
+func (r Rule) Action() Action { return r.action }
+
+// Target returns how the route's object is found; empty if the principal is not User.
+func (r Rule) Target() Target { return r.target }
 
 func (r Rule) String() string {
-	if d, ok := rules[r]; ok {
-		return d.name
+	if r.principal == User {
+		return fmt.Sprintf("%s %s", r.action, r.target)
 	}
-	return fmt.Sprintf("Rule(%d)", int(r))
+	return string(r.principal)
 }
 
 // Route is one entry of the route table.

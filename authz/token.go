@@ -38,7 +38,8 @@ const (
 type Token struct {
 	Name       string     `json:"name"`
 	Kind       TokenKind  `json:"kind" enum:"user,worker"`
-	Role       Role       `json:"role,omitempty" enum:"reader,writer,admin"`
+	Role       Role       `json:"role,omitempty" enum:"reader,proposer,writer,admin"`
+	Grants     []Grant    `json:"grants,omitempty" doc:"For user tokens: roles on some DAGs besides"`
 	OrgRoles   []string   `json:"org_roles,omitempty" doc:"For user tokens: its visibility groups, each as role:SLUG"`
 	Runtimes   []string   `json:"runtimes,omitempty"`
 	Operators  []string   `json:"operators,omitempty"`
@@ -55,6 +56,7 @@ type NewToken struct {
 	Name      string
 	Kind      TokenKind     // KindUser when empty
 	Role      Role          // of a user token
+	Grants    []Grant       // of a user token: roles on some DAGs besides
 	OrgRoles  []string      // of a user token: visibility groups, each as role:SLUG, which the org has
 	Runtimes  []string      // of a worker token, at least one
 	Operators []string      // of a worker token; empty is every operator
@@ -63,6 +65,9 @@ type NewToken struct {
 }
 
 var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+
+// goodPattern matches names of DAGs in which * stands for any text.
+var goodPattern = regexp.MustCompile(`^[a-z0-9_*-]{1,63}$`)
 
 // goodClaim matches the names of runtimes and operators.
 var goodClaim = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
@@ -105,8 +110,17 @@ func (n NewToken) validate() (NewToken, error) {
 
 func (n NewToken) validateUser(problems *tokenProblems) {
 	if !n.Role.Valid() {
-		problems.add("role", "a user token needs a role: reader, writer or admin")
+		problems.add("role", "a user token needs a role: reader, proposer, writer or admin")
 	}
+	for _, g := range n.Grants {
+		if g.Role != RoleProposer && g.Role != RoleWriter {
+			problems.add("grants", "%q cannot be granted on some DAGs: only proposer and writer can", g.Role)
+		}
+		if !goodPattern.MatchString(g.DAGs) {
+			problems.add("grants", "%q is no name or pattern of DAGs: write such as sales-* or orders", g.DAGs)
+		}
+	}
+
 	for _, role := range n.OrgRoles {
 		if !goodOrgRole.MatchString(role) {
 			problems.add("org_roles", "%q is not an org role: write role:SLUG", role)
@@ -123,6 +137,9 @@ func (n NewToken) validateUser(problems *tokenProblems) {
 func (n NewToken) validateWorker(problems *tokenProblems) {
 	if n.Role != "" {
 		problems.add("role", "a worker token has no role: it never acts for a user")
+	}
+	if len(n.Grants) > 0 {
+		problems.add("grants", "a worker token has no role, nor on some DAGs")
 	}
 	if len(n.OrgRoles) > 0 {
 		problems.add("org_roles", "a worker token has no org roles: it reads what its tasks read")
@@ -188,11 +205,11 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 
 	rows, err := tx.Query(ctx, `
 		INSERT INTO service_tokens (org_id, name, hash, kind, role, org_roles, runtimes, operators, orgs, created_by,
-			expires_at)
-		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11)
+			expires_at, grants)
+		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11, $12)
 		RETURNING `+tokenColumns,
 		caller.OrgID, n.Name, hashSecret(secret), n.Kind, n.Role, n.OrgRoles, n.Runtimes, n.Operators, orgs,
-		caller.Actor, n.TTL)
+		caller.Actor, n.TTL, grantTexts(n.Grants))
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
@@ -339,12 +356,14 @@ func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) err
 
 // tokenColumns is what scanToken scans.
 const tokenColumns = `
-	name, kind, COALESCE(role, ''), org_roles, runtimes, operators, coalesce(cardinality(orgs), 0),
+	name, kind, COALESCE(role, ''), grants, org_roles, runtimes, operators, coalesce(cardinality(orgs), 0),
 	created_by, created_at, expires_at, last_used_at, revoked_at`
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
-	err = row.Scan(&t.Name, &t.Kind, &t.Role, &t.OrgRoles, &t.Runtimes, &t.Operators, &t.Orgs,
+	var grants []string
+	err = row.Scan(&t.Name, &t.Kind, &t.Role, &grants, &t.OrgRoles, &t.Runtimes, &t.Operators, &t.Orgs,
 		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
+	t.Grants = grantsOf(grants)
 	return t, err
 }
 
@@ -390,11 +409,12 @@ func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
 func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	var c Caller
 	var name string
+	var grants []string
 
 	// Uses service_tokens_hash_key. Writes last_used_at at most once a minute, so that a busy token is not a hot row.
 	err := a.pool.QueryRow(ctx, `
 		WITH token AS (
-			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.org_roles, t.last_used_at, t.expires_at
+			SELECT t.id, t.org_id, o.slug, t.name, t.role, t.grants, t.org_roles, t.last_used_at, t.expires_at
 			FROM service_tokens t JOIN orgs o ON o.id = t.org_id
 			WHERE t.hash = $1 AND t.kind = 'user' AND t.revoked_at IS NULL AND t.expires_at > now()
 		), touched AS (
@@ -402,14 +422,14 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 			FROM token
 			WHERE t.id = token.id AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		)
-		SELECT org_id, slug, name, role, org_roles, expires_at FROM token`, hashSecret(secret)).
-		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &c.OrgRoles, &c.ExpiresAt)
+		SELECT org_id, slug, name, role, grants, org_roles, expires_at FROM token`, hashSecret(secret)).
+		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &grants, &c.OrgRoles, &c.ExpiresAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
 	}
 	if err != nil {
 		return Caller{}, fmt.Errorf("look up token: %w", err)
 	}
-	c.Actor = "token:" + name
+	c.Actor, c.Grants = "token:"+name, grantsOf(grants)
 	return c, nil
 }

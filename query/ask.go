@@ -38,7 +38,7 @@ type outcome struct {
 // as returns who reads with an engine: nobody else has the same rights.
 func as(caller authz.Caller) string {
 	roles := slices.Sorted(slices.Values(caller.OrgRoles))
-	return caller.Actor + " " + string(caller.Role) + " " + strings.Join(roles, " ")
+	return caller.Actor + " " + string(caller.Role) + " " + fmt.Sprint(caller.Grants) + " " + strings.Join(roles, " ")
 }
 
 // begin takes an engine for a statement and returns the relations that it reads.

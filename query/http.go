@@ -25,7 +25,7 @@ func (q *Query) AddRoutes(api *authz.API) {
 			"live are for writers.",
 	}, q.handlePreview)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDatasets), huma.Operation{
 		OperationID: "diff-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/diff",
 		Tags:    []string{"datasets"},
 		Summary: "Compare two versions of a dataset: columns, rows per partition, and some keys that differ",

@@ -13,7 +13,7 @@ import (
 
 // addBundleRoutes adds the operations on users' own code.
 func (r *Registry) addBundleRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Plan, authz.InBody), huma.Operation{
 		OperationID: "push-udf-bundle", Method: http.MethodPost, Path: "/v1/udf-bundles", Tags: []string{"dags"},
 		Summary:      "Upload code, to be named in udf.bundle",
 		Description:  "The body is a zip archive. The same content is the same bundle.",

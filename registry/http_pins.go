@@ -18,14 +18,14 @@ func (r *Registry) addPinRoutes(api *authz.API) {
 		Summary: "List the pinned versions of a DAG, the newest first",
 	}, r.handlePins)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "pin-version", Method: http.MethodPut, Path: "/v1/dags/{dag}/versions/{version}/pin",
 		Tags:        []string{"upkeep"},
 		Summary:     "Keep a version's data from gc",
 		Description: "Rolling back to it stays instant for as long as the pin lasts.",
 	}, r.handlePin)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "unpin-version", Method: http.MethodDelete, Path: "/v1/dags/{dag}/versions/{version}/pin",
 		Tags:    []string{"upkeep"},
 		Summary: "Let gc remove a version's data again",

@@ -177,8 +177,8 @@ func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	return versions, nil
 }
 
-// hideErrors removes the errors of versions, which may quote rows and SQL, unless the caller is a writer who may read
-// all that the version reads and makes.
+// hideErrors removes the errors of versions, which may quote rows and SQL, unless the caller works on the DAG and may
+// read all that the version reads and makes.
 func hideErrors(ctx context.Context, tx pgx.Tx, caller authz.Caller, versions []Version) error {
 	var failed []uuid.UUID
 	for _, v := range versions {
@@ -192,7 +192,7 @@ func hideErrors(ctx context.Context, tx pgx.Tx, caller authz.Caller, versions []
 
 	hidden, err := HiddenVersions(ctx, tx, caller, failed)
 	for i, v := range versions {
-		if hidden[v.ID] || !caller.Is(authz.RoleWriter) {
+		if hidden[v.ID] || !caller.May(authz.Inspect, authz.OnDAG(v.DAG)) {
 			versions[i].Error = ""
 		}
 	}

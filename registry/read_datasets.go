@@ -181,7 +181,7 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 			return err
 		}
 
-		if caller.Is(authz.RoleWriter) {
+		if caller.May(authz.Inspect, authz.OnDAG(found.DAG)) {
 			if found.Withheld, err = withheld(ctx, tx, found); err != nil {
 				return err
 			}

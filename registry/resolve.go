@@ -134,7 +134,7 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 	if at.Live() {
 		return []uuid.UUID{}, nil
 	}
-	if !caller.Is(authz.RoleWriter) {
+	if !caller.May(authz.Inspect, authz.OnDAG(at.DAG)) {
 		return nil, fault.New(fault.Forbidden, "only writers read what does not serve").
 			WithHint("leave --at out to read what is served")
 	}

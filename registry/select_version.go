@@ -39,7 +39,11 @@ func (r *Registry) datasetAt(ctx context.Context, tx pgx.Tx, caller authz.Caller
 		return d, d.Version, err
 	}
 
-	if !caller.Is(authz.RoleWriter) {
+	may := caller.MaySomewhere(authz.Inspect)
+	if err == nil {
+		may = caller.May(authz.Inspect, authz.OnDAG(d.DAG))
+	}
+	if !may {
 		if err == nil {
 			err = fault.New(fault.Forbidden, "only writers read what does not serve").
 				WithHint("leave the version out to read what is served")

@@ -16,23 +16,21 @@ import (
 // The SQL function hidden_generations decides who may read what; see its comment. Everything here asks it.
 
 // VisibleTo returns the condition, on datasets d, under which the caller may see a dataset as it is served. Readers see
-// published datasets that are open to them; writers also see unpublished ones; admins see all. A dataset that it hides
-// does not exist for the caller.
+// published datasets that are open to them; whoever works on a DAG also sees its unpublished ones; admins see all. A
+// dataset that it hides does not exist for the caller.
 func VisibleTo(caller authz.Caller, args *[]any) string {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return "true"
 	}
 	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", hiddenFrom(caller, args))
-	if !caller.Is(authz.RoleWriter) {
-		condition = "(d.published AND " + condition + ")"
-	}
-	return condition
+	works := caller.MayOnDAGs(authz.Inspect, "d.producer_dag_name", args)
+	return "((d.published OR " + works + ") AND " + condition + ")"
 }
 
 // GenerationVisibleTo returns the condition, on generations g of datasets that the caller may see, under which it may
 // read a generation whether or not it serves. A missing generation is visible.
 func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return "true"
 	}
 	return fmt.Sprintf(`(g.id IS NULL OR g.id NOT IN (SELECT h.dataset_version FROM hidden_generations(%s) AS h))`,
@@ -46,9 +44,9 @@ func hiddenFrom(caller authz.Caller, args *[]any) string {
 }
 
 // hiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
-// reads is. A job that writes no dataset is for writers only, like an unpublished dataset.
+// reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
 func hiddenJob(caller authz.Caller, args *[]any) string {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return "false"
 	}
 	from := hiddenFrom(caller, args)
@@ -63,14 +61,12 @@ func hiddenJob(caller authz.Caller, args *[]any) string {
 			WHERE i.job_id = j.id
 			  AND (i.dataset_uuid IN (SELECT hidden_datasets(` + from + `)) AND NOT i.in_dag
 			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
-	if !caller.Is(authz.RoleWriter) {
-		condition += ` OR EXISTS (
+	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
+			EXISTS (
 				SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid AND NOT d.published
 				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
 			OR NOT EXISTS (
-				SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)`
-	}
-	return condition + ")"
+				SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
 }
 
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
@@ -95,7 +91,7 @@ func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Cal
 
 // HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
 func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return []uuid.UUID{}, nil
 	}
 
@@ -113,17 +109,30 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return append([]uuid.UUID{}, hidden...), nil
 }
 
+// dagOf returns the DAG that makes a dataset of a name or id, empty if there is none.
+func (r *Registry) dagOf(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT producer_dag_name FROM datasets WHERE org_id = $1 AND (name = $2 OR id = $3)`,
+			caller.OrgID, name, idOf(name)).Scan(&dag)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return dag, fault.Wrap(err, "find the DAG of dataset "+name)
+}
+
 // HiddenVersions returns those of some versions that read or make what the caller may not read. Their documents and
 // errors are hidden, which would quote names and SQL. Of a version of which only the record is left, nobody knows what
 // it read, so it is hidden from whoever may not read everything.
 func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	versions []uuid.UUID) (map[uuid.UUID]bool, error) {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return nil, nil
 	}
 
 	as := caller
-	as.Role = authz.RoleWriter // a document is not hidden for the datasets that it does not publish
+	as.Role, as.Grants = authz.RoleWriter, nil // a document is not hidden for the datasets that it does not publish
 	args := []any{versions}
 	rows, err := tx.Query(ctx, `
 		SELECT v.id FROM dag_versions v
@@ -152,7 +161,7 @@ func RequireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, versio
 
 // RequireReadableVersion is RequireReadable for a version by its number. One that does not exist is refused later.
 func (r *Registry) RequireReadableVersion(ctx context.Context, caller authz.Caller, dagName string, number int) error {
-	if caller.Is(authz.RoleAdmin) {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
 		return nil
 	}
 	return pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

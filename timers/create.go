@@ -101,6 +101,11 @@ func (t *Timers) Create(
 	if err != nil {
 		return nil, fmt.Errorf("create timers: %w", err)
 	}
+	for _, p := range planned {
+		if err := authz.Authorize(caller, authz.Operate, authz.OnDAG(p.DAG)); err != nil {
+			return nil, err
+		}
+	}
 
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := t.checkJobs(ctx, tx, caller.OrgID, planned); err != nil {

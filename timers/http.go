@@ -14,9 +14,11 @@ import (
 
 // AddRoutes adds the operations on timers to an API.
 func (t *Timers) AddRoutes(api *authz.API) {
+	api.FindBy(authz.TheTimers, t.dagOf)
+
 	const all, one = "/v1/scheduled-events", "/v1/scheduled-events/{id}"
 	tags := []string{"timers"}
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timer",
+	authz.Handle(api, authz.To(authz.Operate, authz.InBody), huma.Operation{OperationID: "create-timer",
 		Method: http.MethodPost, Path: all, Tags: tags,
 		Summary: "Create a timer", DefaultStatus: http.StatusCreated,
 		Description: "target_timestamp_local, such as 2027-03-14T09:00:00, is on the wall clock of the zone; with " +
@@ -25,7 +27,7 @@ func (t *Timers) AddRoutes(api *authz.API) {
 			"the same idempotency_key before, the answer is that timer, and none is created.",
 	}, t.handleCreate)
 
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "create-timers",
+	authz.Handle(api, authz.To(authz.Operate, authz.InBody), huma.Operation{OperationID: "create-timers",
 		Method: http.MethodPost, Path: all + "/batch", Tags: tags,
 		Summary: "Create up to 1,000 timers: all of them, or none",
 		Description: "The answer has a timer for each request, in their order: a new one, or the one that was " +
@@ -34,20 +36,20 @@ func (t *Timers) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "list-timers",
 		Method: http.MethodGet, Path: all, Tags: tags,
 		Summary: "List timers, the oldest first"}, t.handleList)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "move-timers",
+	authz.Handle(api, authz.To(authz.Operate, authz.TheOrg), huma.Operation{OperationID: "move-timers",
 		Method: http.MethodPatch, Path: all, Tags: tags,
 		Summary: "Move the timers of a group to another zone; they keep their local times"}, t.handleMove)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timers",
+	authz.Handle(api, authz.To(authz.Operate, authz.TheOrg), huma.Operation{OperationID: "delete-timers",
 		Method: http.MethodDelete, Path: all, Tags: tags,
 		Summary: "Delete every timer of a group"}, t.handleDeleteGroup)
 
 	authz.Handle(api, authz.Reader, huma.Operation{OperationID: "get-timer",
 		Method: http.MethodGet, Path: one, Tags: tags,
 		Summary: "Get a timer"}, t.handleGet)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "update-timer",
+	authz.Handle(api, authz.To(authz.Operate, authz.TheTimers), huma.Operation{OperationID: "update-timer",
 		Method: http.MethodPatch, Path: one, Tags: tags,
 		Summary: "Change a timer"}, t.handleUpdate)
-	authz.Handle(api, authz.Writer, huma.Operation{OperationID: "delete-timer",
+	authz.Handle(api, authz.To(authz.Operate, authz.TheTimers), huma.Operation{OperationID: "delete-timer",
 		Method: http.MethodDelete, Path: one, Tags: tags,
 		Summary: "Delete a timer; its tasks stay"}, t.handleDelete)
 }

@@ -118,15 +118,32 @@ func addTasks(ctx context.Context, tx pgx.Tx, timers []Timer) error {
 	return nil
 }
 
-// seenBy returns the timer without the fields that only writers see, if the caller is none.
+// seenBy returns the timer without the fields that readers do not see, if the caller is one.
 func (t Timer) seenBy(caller authz.Caller) Timer {
-	if !caller.Is(authz.RoleWriter) {
+	if !caller.May(authz.Inspect, authz.OnDAG(t.DAG)) {
 		t.Payload, t.FailureReason = nil, ""
 		if t.Task != nil {
 			t.Task.Error = ""
 		}
 	}
 	return t
+}
+
+// dagOf returns the DAG that a timer, named by its id, belongs to; empty if there is none.
+func (t *Timers) dagOf(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
+	id, err := uuid.Parse(name)
+	if err != nil {
+		return "", nil // the handler says what is wrong with it
+	}
+	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT dag_name FROM scheduled_events WHERE org_id = $1 AND id = $2`, caller.OrgID, id).
+			Scan(&dag)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return dag, fault.Wrap(err, "find the DAG of timer "+name)
 }
 
 // Get returns one timer.

@@ -29,7 +29,7 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	if err != nil {
 		return err
 	}
-	v := datasetsView{Filter: f, Datasets: datasets, Writer: caller.Is(authz.RoleWriter)}
+	v := datasetsView{Filter: f, Datasets: datasets, Writer: caller.MaySomewhere(authz.Inspect)}
 	if len(datasets) > pageSize {
 		v.Datasets = datasets[:pageSize]
 		q.Set("after", datasets[pageSize-1].Name)

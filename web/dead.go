@@ -27,7 +27,7 @@ func deadSelection(q url.Values) views.TaskSelection {
 }
 
 func (s *Site) dead(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	v := deadView{Filter: deadSelection(r.URL.Query()), MayAct: caller.Is(authz.RoleWriter)}
+	v := deadView{Filter: deadSelection(r.URL.Query()), MayAct: caller.MaySomewhere(authz.Operate)}
 	var err error
 	if v.Groups, err = s.Dispatcher.Views.ErrorGroups(r.Context(), caller, v.Filter); err != nil {
 		return err

@@ -48,6 +48,6 @@ func (s *Site) query(w http.ResponseWriter, r *http.Request, caller authz.Caller
 }
 
 func renderQuery(w http.ResponseWriter, status int, caller authz.Caller, v queryView) error {
-	v.Writer = caller.Is(authz.RoleWriter)
+	v.Writer = caller.MaySomewhere(authz.Inspect)
 	return render(w, status, "query.html", layout{Title: "Query", Tab: "query", Caller: caller, View: v})
 }

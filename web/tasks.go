@@ -76,11 +76,11 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		return err
 	}
 
-	writer := caller.Is(authz.RoleWriter)
+	may := caller.May(authz.Operate, authz.OnDAG(detail.DAG))
 	v := taskView{
 		TaskDetail: detail,
-		MayRetry:   writer && tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason)),
-		MayCancel:  writer && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+		MayRetry:   may && tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason)),
+		MayCancel:  may && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 	}
 
 	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, clock.Now())

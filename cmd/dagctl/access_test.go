@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/timers"
 )
 
 // placeholders matches the placeholders of route paths, as net/http and OpenAPI write them.
@@ -21,7 +26,7 @@ func address(path, task string) string {
 	values := map[string]string{
 		"{dag}": "readings", "{job}": "note", "{version}": "1", "{name}": "daily_highest", "{name...}": "daily_highest",
 		"{org}": "acme", "{path...}": "readings/hook",
-		"{index}": "0", "{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "",
+		"{index}": "0", "{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "", "{slug}": "no-such-role",
 	}
 	if strings.HasPrefix(path, "/v1/tokens/") {
 		values["{name}"] = "no-such-token"
@@ -39,23 +44,73 @@ func lastPart(path string) string {
 	return path
 }
 
+// Further callers of org acme, which a test makes itself.
+const proposer, ofReadings, ofAnother = "proposer", "of-readings", "of-another"
+
+// newToken makes a further caller.
+func (w *world) newToken(t *testing.T, n authz.NewToken) {
+	t.Helper()
+	request := authz.CreateTokenRequest{Name: n.Name, Role: n.Role, Grants: n.Grants, OrgRoles: n.OrgRoles}
+	var made authz.CreatedToken
+	require.NoError(t, w.as(admin).Post(t.Context(), "/v1/tokens", request, &made))
+	w.tokens[n.Name] = made.Secret
+}
+
+// timedDAG has a job for timers.
+const timedDAG = `name: readings-timed
+jobs:
+  - name: note
+    operator: command
+    source: { kind: timer }
+    outputs: 0
+    config: { argv: [/bin/sh, -c, "cat > /dev/null"] }
+`
+
+// timer deploys timedDAG with a timer, and returns its id.
+func (w *world) timer(t *testing.T) string {
+	t.Helper()
+	must(t, w.env(t, writer), "deploy", writeDAG(t, t.TempDir(), "timed", timedDAG))
+	var made timers.Timer
+	require.NoError(t, w.as(writer).Post(t.Context(), "/v1/scheduled-events", timers.NewTimer{DAG: "readings-timed",
+		Job: "note", Local: "2100-01-01T00:00:00", Timezone: "UTC"}, &made))
+	return made.ID.String()
+}
+
 // TestEveryRouteKeepsItsRule calls every route as every kind of caller.
 func TestEveryRouteKeepsItsRule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
 	someTask := w.tasks(t)[0].ID.String()
-	roles := map[string]authz.Role{reader: authz.RoleReader, writer: authz.RoleWriter, admin: authz.RoleAdmin,
-		foreign: authz.RoleAdmin}
+	callers := map[string]authz.Caller{reader: {Role: authz.RoleReader}, proposer: {Role: authz.RoleProposer},
+		writer: {Role: authz.RoleWriter}, admin: {Role: authz.RoleAdmin}, foreign: {Role: authz.RoleAdmin},
+		ofReadings: {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "read*"}}},
+		ofAnother:  {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "another-*"}}}}
+	for _, name := range []string{proposer, ofReadings, ofAnother} {
+		w.newToken(t, authz.NewToken{Name: name, Role: callers[name].Role, Grants: callers[name].Grants})
+	}
+	someTimer := w.timer(t)
 	acme := regexp.MustCompile(`daily_highest|harbour|landing|token:writer`)
-	for _, route := range w.app.API.Routes() {
-		path := address(route.Path, someTask)
-		for _, caller := range []string{nobody, reader, writer, admin, foreign, anyWorker, anyTask} {
+	routes := w.app.API.Routes()
+	slices.SortStableFunc(routes, func(a, b authz.Route) int { // what deletes comes last: the rest needs its objects
+		return cmp.Compare(strings.Count(a.Method, http.MethodDelete), strings.Count(b.Method, http.MethodDelete))
+	})
+	for _, route := range routes {
+		some, on := someTask, authz.OnDAG("readings")
+		switch route.Rule.Target() {
+		case authz.TheTimers:
+			some, on = someTimer, authz.OnDAG("readings-timed")
+		case authz.TheOrg, authz.InBody:
+			on = authz.WholeOrg
+		}
+		path := address(route.Path, some)
+		for _, caller := range []string{nobody, ofAnother, reader, proposer, ofReadings, writer, admin, foreign,
+			anyWorker, anyTask} {
 			status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader("{}"))
 			where := route.Method + " " + path + " as " + caller
 			require.NotZero(t, status, where)
 			require.Less(t, status, 500, "%s: %s", where, body)
-			role, known := roles[caller]
+			as, known := callers[caller]
 			switch {
 			case route.Rule == authz.Public:
 				require.Equal(t, http.StatusOK, status, where)
@@ -71,10 +126,13 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 				continue
 			case !known:
 				require.Equal(t, http.StatusUnauthorized, status, where)
-			case !(authz.Caller{Role: role}).Is(route.Rule.Role()):
+			case route.Rule.Target() == authz.InBody && as.MaySomewhere(route.Rule.Action()):
+				require.NotEqual(t, http.StatusUnauthorized, status, where) // the body's object decides
+			case !as.May(route.Rule.Action(), on):
 				require.Equal(t, http.StatusForbidden, status, where)
 			default:
-				require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, status, where)
+				require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden}, status, "%s: %s", where,
+					body)
 			}
 			if caller != foreign {
 				continue
@@ -96,6 +154,52 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A token of one team works on that team's DAGs, and a proposer touches nothing that is live.
+func TestRolesOnSomeDAGs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	dir, admins := t.TempDir(), w.env(t, admin)
+	doubles := writeDAG(t, dir, "doubles", doublesDAG)
+	as := func(name string, args ...string) map[string]string {
+		env := w.env(t, admin)
+		env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, append([]string{"tokens", "create", name}, args...)...))
+		return env
+	}
+	team := as("team", "--role", "reader", "--grant", "writer:dou*")
+	suggests := as("suggests", "--role", "proposer")
+
+	for _, command := range [][]string{{"deploy", doubles}, {"run", "readings/note", "--payload", `{"text": "x"}`},
+		{"backfill", "readings/daily", "--from", "2026-01-01", "--to", "2026-01-01"}, {"pause", "readings"}} {
+		r := dagctl(t, suggests, command...)
+		require.Equal(t, cli.ExitFailed, r.code, command)
+		require.Contains(t, r.err, "this needs the role writer", command)
+	}
+	must(t, suggests, "plan", doubles)
+
+	must(t, team, "deploy", doubles)
+	must(t, team, "pause", "doubles")
+	require.Equal(t, []string{"doubled"}, w.namesOf(t, team, "--all", "--dag", "doubles"))
+	require.Equal(t, []string{"daily_highest"}, w.namesOf(t, team, "--all", "--dag", "readings"), "no unpublished one")
+	require.Contains(t, dagctl(t, team, "pause", "readings").err, "or a grant of it on DAG readings")
+	stolen := strings.NewReplacer("{ job: doubled }", "{ job: doubled }, takes_over: readings", "  doubled: {",
+		"  daily_highest: {").Replace(doublesDAG)
+	require.Contains(t, dagctl(t, team, "plan", writeDAG(t, dir, "stolen", stolen)).err, "is published by DAG readings")
+	require.Contains(t, must(t, team, "whoami"), "reader,writer:dou*")
+	require.Contains(t, must(t, admins, "tokens", "list"), "reader,writer:dou*")
+	bad := dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--grant", "admin:x")
+	require.Contains(t, bad.err, `grants[0].role: expected value to be one of`)
+}
+
+// namesOf returns the names of datasets that a caller lists.
+func (w *world) namesOf(t *testing.T, env map[string]string, args ...string) (names []string) {
+	t.Helper()
+	for _, d := range decode[[]registry.Dataset](t, env, append([]string{"datasets", "list"}, args...)...) {
+		names = append(names, d.Name)
+	}
+	return names
 }
 
 func TestNoRouteTakesTheOrgFromTheRequest(t *testing.T) {

@@ -51,6 +51,13 @@ func (ctl *Control) StartBulk(
 	ctx context.Context, caller authz.Caller, verb string, req BulkRequest, now time.Time,
 ) (BulkAction, error) {
 	b := BulkAction{Verb: verb, Reason: req.Reason, Rate: req.Rate}
+	on := authz.OnDAG(req.Filter.DAG)
+	if req.Downstream { // that may be in any DAG
+		on = authz.WholeOrg
+	}
+	if err := authz.Authorize(caller, authz.Operate, on); err != nil {
+		return b, err
+	}
 	if err := req.check(verb); err != nil {
 		return b, err
 	}

@@ -15,7 +15,7 @@ import (
 
 // addBackfillRoutes adds the operations on backfills.
 func (a *API) addBackfillRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, rest.WithTimeout(huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), rest.WithTimeout(huma.Operation{
 		OperationID: "start-backfill", Method: http.MethodPost,
 		Path: "/v1/dags/{dag}/backfills", Tags: []string{"upkeep"},
 		Summary:       "Compute partitions of a job, a few at a time, after live work and builds",
@@ -34,7 +34,7 @@ func (a *API) addBackfillRoutes(api *authz.API) {
 		Summary: "Get a backfill with its progress",
 	}, a.handleBackfill)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "cancel-backfill", Method: http.MethodPost,
 		Path: "/v1/dags/{dag}/backfills/{id}/cancel", Tags: []string{"upkeep"},
 		Summary: "Stop a backfill from creating tasks",

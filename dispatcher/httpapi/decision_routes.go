@@ -15,7 +15,7 @@ import (
 // addDecisionRoutes adds the operations by which people decide what the platform cannot: to go on without a task, and
 // to publish or reject what checks withhold.
 func (a *API) addDecisionRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheTasks), huma.Operation{
 		OperationID: "skip-task", Method: http.MethodPost, Path: "/v1/tasks/{id}:skip", Tags: []string{"tasks"},
 		Summary: "Give up a failed or dead task, with a reason",
 		Description: "A build that waits for its partition goes on without it. The same work is not wanted " +

@@ -54,7 +54,7 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		return &pauseOutput{p}, err
 	}
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "pause-dag", Method: http.MethodPost, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
 		Summary: "Pause a DAG: let none of its tasks begin",
 		Description: "Running tasks finish, queued tasks wait, and sources do not fire. The pause outlasts deploys " +
@@ -63,21 +63,21 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		return pause(ctx, caller, in.DAG, "", in.Body)
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "resume-dag", Method: http.MethodDelete, Path: "/v1/dags/{dag}/pause", Tags: []string{"dags"},
 		Summary: "End the pause of a DAG",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*struct{}, error) {
 		return nil, a.control.Resume(ctx, caller, in.DAG, "", clock.Now())
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "pause-job", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
 		Summary: "Pause a job: let none of its tasks begin; a source does not fire",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseJobInput) (*pauseOutput, error) {
 		return pause(ctx, caller, in.DAG, in.Job, in.Body)
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "resume-job", Method: http.MethodDelete,
 		Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
 		Summary: "End the pause of a job",

@@ -15,7 +15,7 @@ import (
 
 // addPublishRoutes adds the operation that takes events from outside.
 func (a *API) addPublishRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDatasets), huma.Operation{
 		OperationID: "publish-event", Method: http.MethodPost,
 		Path: "/v1/datasets/{name}/events", Tags: []string{"datasets"},
 		Summary: "Run the consumers of a partition, for outputs of manual and webhook sources",

@@ -28,6 +28,8 @@ type pressureOutput struct{ Body pressure.Pressure }
 
 // AddRoutes adds the dispatcher's operations to an API.
 func (a *API) AddRoutes(api *authz.API) {
+	api.FindBy(authz.TheTasks, a.views.DAGOfTask)
+
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-dags", Method: http.MethodGet, Path: "/v1/dags", Tags: []string{"dags"},
 		Summary: "List the DAGs with their state",
@@ -46,7 +48,7 @@ func (a *API) AddRoutes(api *authz.API) {
 		return &pressureOutput{p}, err
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
 		OperationID: "enqueue-tasks", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/tasks",
 		Tags:    []string{"tasks"},
 		Summary: "Create a task of a manual job, or a batch of them",
@@ -70,12 +72,12 @@ func (a *API) AddRoutes(api *authz.API) {
 		Summary: "List a task's audit trail, the newest first",
 	}, a.handleTaskEvents)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheTasks), huma.Operation{
 		OperationID: "retry-task", Method: http.MethodPost, Path: "/v1/tasks/{id}:retry", Tags: []string{"tasks"},
 		Summary: "Retry a failed or dead task",
 	}, a.handleRetry)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheTasks), huma.Operation{
 		OperationID: "cancel-task", Method: http.MethodPost, Path: "/v1/tasks/{id}:cancel", Tags: []string{"tasks"},
 		Summary: "Cancel a task; a running one stops at its next heartbeat",
 	}, a.handleCancel)

@@ -47,13 +47,13 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		return &purgeTasksOutput{purged}, err
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDatasets), huma.Operation{
 		OperationID: "invalidate-dataset", Method: http.MethodPost,
 		Path: "/v1/datasets/{name}/invalidate", Tags: []string{"upkeep"},
 		Summary: "Compute everything again that was made from some partitions",
 	}, a.handleInvalidate)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Plan, authz.TheDAG), huma.Operation{
 		OperationID: "plan-deletion", Method: http.MethodGet, Path: "/v1/dags/{dag}/deletion", Tags: []string{"dags"},
 		Summary: "Show what deleting a DAG would remove, and who reads it",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*deletionOutput, error) {
@@ -61,7 +61,7 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		return &deletionOutput{plan}, err
 	})
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "delete-dag", Method: http.MethodDelete, Path: "/v1/dags/{dag}", Tags: []string{"dags"},
 		Summary: "Delete a DAG with its datasets",
 		Description: "Refused while another DAG reads one of them. Until the window has passed, a rollback to a " +

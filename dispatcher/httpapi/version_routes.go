@@ -19,13 +19,13 @@ import (
 
 // addVersionRoutes adds the operations that move a DAG from one version to another.
 func (a *API) addVersionRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDAG), huma.Operation{
 		OperationID: "get-version", Method: http.MethodGet,
 		Path: "/v1/dags/{dag}/versions/{version}", Tags: []string{"dags"},
 		Summary: "Get a version with its document and, while it is being built, the progress of the build",
 	}, a.handleVersion)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Plan, authz.TheDAG), huma.Operation{
 		OperationID: "plan", Method: http.MethodPost, Path: "/v1/dags/{dag}/plan", Tags: []string{"dags"},
 		Summary: "Show what a deploy of a DAG file would do",
 		Description: "Per dataset: create, rebuild, forward-only, reuse, swap-only or remove, and why; how many " +
@@ -33,14 +33,14 @@ func (a *API) addVersionRoutes(api *authz.API) {
 		MaxBodyBytes: deploy.MaxDeployBody,
 	}, a.handlePlan)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "activate-version", Method: http.MethodPut, Path: "/v1/dags/{dag}/active", Tags: []string{"dags"},
 		Summary: "Cut over to a version",
 		Description: "A version that is ready is caught up and cut over to; one that is still being built, as " +
 			"soon as it is ready. 409 for any other.",
 	}, a.handleActivate)
 
-	authz.Handle(api, authz.Writer, rest.WithTimeout(huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), rest.WithTimeout(huma.Operation{
 		OperationID: "rollback", Method: http.MethodPost, Path: "/v1/dags/{dag}/rollback", Tags: []string{"dags"},
 		Summary: "Cut over to a version that served before",
 		Description: "Definition, triggers and data together, in one transaction; nothing is computed before the " +
@@ -48,7 +48,7 @@ func (a *API) addVersionRoutes(api *authz.API) {
 			"409 if an object that somebody defined over such a view uses one of them.",
 	}, rollbackTime), a.handleRollback)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "abandon", Method: http.MethodPost, Path: "/v1/dags/{dag}/abandon", Tags: []string{"dags"},
 		Summary: "Stop the build of a DAG, and keep what it built",
 	}, a.handleAbandon)

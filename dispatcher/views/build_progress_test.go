@@ -82,6 +82,10 @@ func TestProgressOfABuild(t *testing.T) {
 	dag, err = w.D.Views.DAG(t.Context(), reader, "letters")
 	require.NoError(t, err)
 	require.Empty(t, dag.Build.Datasets[0].Dataset)
+	require.Empty(t, dag.Build.Datasets[1].Dataset, "it is computed from that")
+	w.Exec(`UPDATE datasets SET opened = true WHERE name = 'letters_joined'`)
+	dag, err = w.D.Views.DAG(t.Context(), reader, "letters")
+	require.NoError(t, err)
 	require.Equal(t, "letters_joined", dag.Build.Datasets[1].Dataset)
 }
 

@@ -206,6 +206,23 @@ func (t Task) redacted() Task {
 	return t
 }
 
+// DAGOfTask returns the DAG that a task, named by its id, belongs to; empty if there is none.
+func (vs *Views) DAGOfTask(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
+	id, err := uuid.Parse(name)
+	if err != nil {
+		return "", nil // the handler says what is wrong with it
+	}
+	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT split_part(job_address(job_id), '/', 1) FROM tasks WHERE org_id = $1 AND id = $2`,
+			caller.OrgID, id).Scan(&dag)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return dag, fault.Wrap(err, "find the DAG of task "+name)
+}
+
 // Task returns one task with its attempts and its last 100 events, the newest first.
 func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (TaskDetail, error) {
 	var detail TaskDetail

@@ -88,7 +88,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 			err = e.checking(ctx, job, i, ref, made.Revision, &r)
 		case "Rejected":
 			r.Code = whyRejected
-			if e.writer() {
+			if e.inspects(job.DAG) {
 				r.Error, err = deploy.FailedChecks(ctx, e.tx, job, i, ref, made.Revision)
 			}
 		case "Purged":

@@ -49,7 +49,7 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 		if reasons[i], err = e.about(ctx, job, reasons[i]); err != nil {
 			return nil, err
 		}
-		if !e.writer() {
+		if !e.inspects(job.DAG) {
 			reasons[i].Error = "" // it may quote paths and rows
 		}
 	}

@@ -51,7 +51,8 @@ func (e *explainer) step(job uuid.UUID, key string) bool {
 	return true
 }
 
-func (e *explainer) writer() bool { return e.caller.Is(authz.RoleWriter) }
+// inspects reports whether the caller may see what only those see who work on a DAG, such as errors that quote rows.
+func (e *explainer) inspects(dag string) bool { return e.caller.May(authz.Inspect, authz.OnDAG(dag)) }
 
 // pauses returns the pauses of the org.
 func (e *explainer) pauses(ctx context.Context) ([]tasks.Pause, error) {

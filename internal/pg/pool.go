@@ -68,11 +68,7 @@ func open(ctx context.Context, url string, opts ...Option) (*pgxpool.Pool, error
 	if err != nil {
 		return nil, fmt.Errorf("open database pool: %w", err)
 	}
-	err = pool.Ping(ctx)
-	if err == nil {
-		err = clock.Measure(ctx, pool)
-	}
-	if err != nil {
+	if err = pool.Ping(ctx); err != nil {
 		pool.Close()
 		return nil, fault.New(fault.Unavailable, "the database does not answer: %w", err).
 			WithHint("check that PostgreSQL runs there and that the URL's user may log in")
@@ -106,10 +102,10 @@ func defaults(cfg *pgxpool.Config) {
 	}
 
 	cfg.MaxConnIdleTime = 5 * time.Minute
-	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
 		registerUTC(conn.TypeMap())
-		return nil
+		return clock.Measure(ctx, conn) // it may be another server than before, with another time
 	}
 }
 

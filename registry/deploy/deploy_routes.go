@@ -18,7 +18,7 @@ const MaxDeployBody = dag.MaxFilesBytes/3*4 + 2*dag.MaxFileBytes
 
 // AddRoutes adds the operations on deploys and versions to an API.
 func (dp *Deployer) AddRoutes(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDAG), huma.Operation{
 		OperationID: "deploy", Method: http.MethodPost, Path: "/v1/dags/{dag}/versions", Tags: []string{"dags"},
 		Summary:      "Deploy a DAG file",
 		Description:  "Answers 201 for a new version, and 200 if this very document was deployed before.",
@@ -30,7 +30,7 @@ func (dp *Deployer) AddRoutes(api *authz.API) {
 		Summary: "List the versions of a DAG, the newest first",
 	}, dp.handleVersions)
 
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDAG), huma.Operation{
 		OperationID: "diff-versions", Method: http.MethodGet, Path: "/v1/dags/{dag}/diff", Tags: []string{"dags"},
 		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
 	}, dp.handleDiff)

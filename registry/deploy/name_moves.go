@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -67,7 +68,7 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		problem := fault.Problem{Location: "publish." + name, Code: "name_taken", Suggestion: "choose another name"}
 		switch {
-		case takes[name] != holder || !readable:
+		case takes[name] != holder, !readable, !d.caller.May(authz.Deploy, authz.OnDAG(holder)):
 			problem.Message = fmt.Sprintf("dataset name %q is published by DAG %s", name, holder)
 		case building > 0:
 			problem.Message = fmt.Sprintf("dataset name %q cannot be taken over from DAG %s, "+

@@ -12,7 +12,7 @@ import (
 )
 
 func (dp *Deployer) addRematerializeRoute(api *authz.API) {
-	authz.Handle(api, authz.Writer, huma.Operation{
+	authz.Handle(api, authz.To(authz.Deploy, authz.TheDatasets), huma.Operation{
 		OperationID: "rematerialize", Method: http.MethodPost, Path: "/v1/datasets/{name}/rematerialize",
 		Tags:    []string{"upkeep"},
 		Summary: "Compute a whole dataset anew",

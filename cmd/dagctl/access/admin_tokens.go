@@ -46,7 +46,7 @@ are lost, revoked or have ended. Whoever has a token of the org that still works
 	f := cmd.Flags()
 	f.StringVar(&databaseURL, "database-url", "", "PostgreSQL (DAGCTL_DATABASE_URL)")
 	f.StringVar(&org, "org", "", "slug of the org")
-	f.StringVar(&role, "role", string(authz.RoleAdmin), "reader, writer or admin")
+	f.StringVar(&role, "role", string(authz.RoleAdmin), "reader, proposer, writer or admin")
 	f.StringArrayVar(&n.OrgRoles, "org-role", nil, "org role of the token, as role:SLUG (repeatable)")
 	f.DurationVar(&n.TTL, "ttl", authz.DefaultTTL, "lifetime of the token")
 	_ = cmd.MarkFlagRequired("org")

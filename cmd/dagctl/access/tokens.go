@@ -32,6 +32,7 @@ func tokensCreateCommand(c *cli.CLI) *cobra.Command {
 		request authz.CreateTokenRequest
 		kind    string
 		role    string
+		grants  []string
 		ttl     time.Duration
 	)
 	cmd := &cobra.Command{
@@ -41,6 +42,7 @@ func tokensCreateCommand(c *cli.CLI) *cobra.Command {
 claims tasks of the runtimes and operators that it names, and can do nothing else. To create a worker token for several
 orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 		Example: `  dagctl tokens create ci --role writer --ttl 720h
+  dagctl tokens create sales-ci --role reader --grant 'writer:sales-*'
   dagctl tokens create finance-bi --role reader --org-role role:finance
   dagctl tokens create fleet --kind worker --runtime ecs_platform
   dagctl tokens create python --kind worker --runtime python --operator handler`,
@@ -52,6 +54,9 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 			}
 			request.Name, request.Kind, request.Role = args[0], authz.TokenKind(kind), authz.Role(role)
 			request.TTLSeconds = int64(ttl.Seconds())
+			for _, g := range grants {
+				request.Grants = append(request.Grants, authz.ParseGrant(g))
+			}
 			var made authz.CreatedToken
 			if err := api.Post(cmd.Context(), "/v1/tokens", request, &made); err != nil {
 				return err
@@ -62,7 +67,9 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", string(authz.KindUser), "user or worker")
-	f.StringVar(&role, "role", "", "role of a user token: reader, writer or admin")
+	f.StringVar(&role, "role", "", "role of a user token: reader, proposer, writer or admin")
+	f.StringArrayVar(&grants, "grant", nil,
+		"role of a user token on some DAGs besides, as proposer:PATTERN or writer:PATTERN (repeatable)")
 	f.StringArrayVar(&request.OrgRoles, "org-role", nil,
 		"org role of a user token, as role:SLUG: it reads datasets for them (repeatable)")
 	f.StringArrayVar(&request.Runtimes, "runtime", nil, "runtime that a worker token may serve (repeatable)")
@@ -70,10 +77,20 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 		"operator that a worker token may run (repeatable; default: all)")
 	f.StringArrayVar(&request.Orgs, "org", nil, "org whose tasks a worker token may claim: the org of the target")
 	f.DurationVar(&ttl, "ttl", authz.DefaultTTL, "lifetime of the token")
-	for name, values := range map[string][]string{"kind": {"user", "worker"}, "role": {"reader", "writer", "admin"}} {
+	for name, values := range map[string][]string{
+		"kind": {"user", "worker"}, "role": {"reader", "proposer", "writer", "admin"}} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd
+}
+
+// roleText returns a role and those on some DAGs.
+func roleText(role authz.Role, grants []authz.Grant) string {
+	all := []string{string(role)}
+	for _, g := range grants {
+		all = append(all, g.String())
+	}
+	return strings.Join(all, ",")
 }
 
 // printToken prints a new token's secret, which nobody can see again.
@@ -107,8 +124,9 @@ func tokensListCommand(c *cli.CLI) *cobra.Command {
 					"REVOKED",
 				}}
 				for _, token := range tokens {
-					t.Add(token.Name, string(token.Kind), string(token.Role), strings.Join(token.OrgRoles, ","),
-						strings.Join(token.Runtimes, ","), strings.Join(token.Operators, ","), token.CreatedBy,
+					t.Add(token.Name, string(token.Kind), roleText(token.Role, token.Grants),
+						strings.Join(token.OrgRoles, ","), strings.Join(token.Runtimes, ","),
+						strings.Join(token.Operators, ","), token.CreatedBy,
 						cli.Ago(&token.CreatedAt, now), cli.Ago(token.LastUsedAt, now),
 						cli.Ago(&token.ExpiresAt, now), cli.Ago(token.RevokedAt, now))
 				}
