@@ -98,7 +98,7 @@ func ProblemOf(err error) *Problem {
 			"the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long",
-			"try again, or ask for less at once"
+			"try again, or ask for less at once; /readyz says whether the database answers"
 	case pg.Away(err):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "a service that the server needs does not respond",
 			"try again in a moment; a request with an idempotency key takes effect only once"

@@ -114,7 +114,7 @@ func TestErrorsBecomeProblems(t *testing.T) {
 			Problem{Status: 503, Kind: "unavailable", Detail: "later"}},
 		{"timeout", fmt.Errorf("query: %w", context.DeadlineExceeded),
 			Problem{Status: 503, Kind: "unavailable", Detail: "the request took too long",
-				Hint: "try again, or ask for less at once"}},
+				Hint: "try again, or ask for less at once; /readyz says whether the database answers"}},
 		{"the database went away", fmt.Errorf("look up token of hunter2: %w", io.ErrUnexpectedEOF),
 			Problem{Status: 503, Kind: "unavailable", Detail: "a service that the server needs does not respond",
 				Hint: "try again in a moment; a request with an idempotency key takes effect only once"}},

@@ -47,6 +47,8 @@ type csvReader struct {
 	in   *bufio.Reader
 	line int64 // lines read so far
 
+	begun bool // a row was read
+
 	buf    []byte // the current row
 	fields []field
 	arena  []byte // quoted values without their quotes
@@ -71,6 +73,10 @@ func (r *csvReader) next() (row, error) {
 		if len(text) == 0 {
 			return row{line: r.line}, nil
 		}
+		if !r.begun && bytes.IndexByte(text, '\r') >= 0 { // all of the file would be one row of names
+			return row{}, fmt.Errorf("line %d goes on behind a CR: end lines with LF or CRLF", r.line)
+		}
+		r.begun = true
 		if r.quote == 0 || bytes.IndexByte(text, r.quote) < 0 {
 			r.split(text)
 			return row{r.line, r.fields, text}, nil

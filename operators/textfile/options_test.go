@@ -199,6 +199,9 @@ func TestOptions(t *testing.T) {
 		"a quote that does not end": {declared: csv(func(d *textfile.Declaration) { d.Delimiter = "," }),
 			text: "a,b\n1,2\n3,\"4\n", fault: "a: line 3 begins a quoted value that never ends"},
 
+		"lines that end with CR alone": {declared: csv(func(d *textfile.Declaration) { d.Delimiter = "," }),
+			text: "a,b\r1,2\r3,4\r", fault: "a: line 1 goes on behind a CR: end lines with LF or CRLF"},
+
 		"a header of numbers": {declared: csv(func(d *textfile.Declaration) { d.Header = &yes }),
 			text: "2025,2026\n1,2\n", columns: []string{"2025 BIGINT", "2026 BIGINT"}, rows: []string{"1|2"}},
 		"no header": {declared: csv(func(d *textfile.Declaration) { d.Header = &no }),
