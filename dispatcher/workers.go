@@ -36,6 +36,7 @@ func (d *Dispatcher) RegisterSoon(ctx context.Context) error {
 		if time.Since(began) > registerFor {
 			return err
 		}
+		d.Log.Error("cannot register yet, will go on", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -124,6 +124,10 @@ func TestADatabaseWhoseDiskIsFull(t *testing.T) {
 	pool, err := pg.Open(t.Context(), cfg.DatabaseURL, pg.WithMaxConns(1))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+	waitUntil(t, "the server is registered", func() (registered bool, err error) {
+		err = pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM workers)`).Scan(&registered)
+		return registered, err
+	})
 	_, err = pool.Exec(t.Context(), `
 		CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
