@@ -50,8 +50,9 @@ soak-plain: setup ## compare 200 random pipelines with a plain evaluator, for ha
 soak-model: setup ## compare 200,000 random steps of three DAGs with a model, for hours; MODEL='-soak-steps 10000' for less
 	go test -tags soak -run Soak -timeout 24h -v ./dispatcher/histories -args $(MODEL)
 
-model: setup ## explore every state of two small DAGs, and compare 300 random edits of queries with full rebuilds
-	go test -timeout 3h -v -run 'TestNoReachableState|TestReuseByColumn' ./dispatcher/builds -args -model-whole -reuse-edits 300
+model: setup ## explore every state of two small DAGs, compare 300 random edits of queries with full rebuilds, and 10,000 steps of who may read what with a model
+	go test -timeout 3h -v -run 'TestNoReachableState|TestReuseByColumn|TestReadRolesInRandom' ./dispatcher/builds -args -model-whole \
+		-reuse-edits 300 -read-steps 10000
 
 fuzz: setup ## run each fuzz target of the repository for a while; FUZZ=10m for longer
 	scripts/fuzz.sh
