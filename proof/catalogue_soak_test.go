@@ -101,7 +101,7 @@ func TestSoakCatalogueOf10000Datasets(t *testing.T) {
 		"/v1/datasets?search=nowhere",
 		"/datasets", "/datasets?after=dag_9_000_00", "/datasets?search=9_062_15")
 
-	// A reader, before anything is closed and after: a hundred datasets are, and what is computed from them, twenty each.
+	// A reader, before anything is closed and after: a hundred datasets are, and twenty each that are made from them.
 	secret, _, err := authz.CreateToken(t.Context(), w.pool, w.caller, authz.NewToken{Name: "reader",
 		Role: authz.RoleReader})
 	require.NoError(t, err)

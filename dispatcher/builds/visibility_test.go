@@ -19,8 +19,8 @@ import (
 
 var readSteps = flag.Int("read-steps", 60, "random steps of a history of who may read what")
 
-// readGraph is a plain model of who may read what: some DAGs, each with a job x that reads either its own source or what
-// an earlier DAG publishes, and a job y that reads x. A generation is known by what x reads.
+// readGraph is a plain model of who may read what: some DAGs, each with a job x that reads either its own source or
+// what an earlier DAG publishes, and a job y that reads x. A generation is known by what x reads.
 type readGraph struct {
 	dags   []string
 	made   map[string][]string         // by DAG: what x has read in any version, each once
@@ -30,7 +30,7 @@ type readGraph struct {
 	others map[string]registry.Version // by DAG: a version that waits to be promoted
 }
 
-// closed reports whether somebody with some roles may not read the generation of a dataset of a DAG whose x reads input.
+// closed reports whether somebody with some roles may not read a dataset's generation of a DAG whose x reads input.
 func (g *readGraph) closed(dataset, input string, have []string) bool {
 	dag, job, _ := strings.Cut(dataset, "_")
 	own := g.roles[dataset]
