@@ -34,6 +34,12 @@ CREATE FUNCTION note_generation_inputs(version UUID) RETURNS VOID LANGUAGE sql A
     JOIN job_inputs i ON i.job_id = j.id
     LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = o.dag_version_id AND p.dataset_uuid = i.dataset_uuid
     WHERE o.dag_version_id = version
+    UNION -- a quarantine holds rows of the files that the first output is made from
+    SELECT o.org_id, o.dataset_version, p.dataset_uuid, p.dataset_version
+    FROM dag_version_datasets o
+    JOIN jobs j ON j.dag_version_id = o.dag_version_id AND j.name = o.job_name AND j.config ->> 'on_bad_rows' = 'quarantine'
+    JOIN dag_version_datasets p ON p.dag_version_id = o.dag_version_id AND p.job_name = o.job_name AND p.output_index = 0
+    WHERE o.dag_version_id = version AND o.output_index = 1
     UNION
     SELECT g.org_id, g.id, g.dataset_uuid, g.continues
     FROM dag_version_datasets o JOIN dataset_versions g ON g.id = o.dataset_version AND g.continues IS NOT NULL

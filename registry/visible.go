@@ -43,6 +43,21 @@ func hiddenFrom(caller authz.Caller, args *[]any) string {
 	return fmt.Sprintf("$%d::uuid, $%d::text[]", len(*args)-1, len(*args))
 }
 
+// hiddenInput returns the condition, on jobs j, under which a job reads what is hidden from the caller.
+func hiddenInput(caller authz.Caller, args *[]any) string {
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
+		return "false"
+	}
+	from := hiddenFrom(caller, args)
+	return `EXISTS (
+			SELECT FROM job_inputs i
+			LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id
+			    AND p.dataset_uuid = i.dataset_uuid
+			WHERE i.job_id = j.id
+			  AND (i.dataset_uuid IN (SELECT hidden_datasets(` + from + `)) AND NOT i.in_dag
+			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
+}
+
 // hiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
 // reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
 func hiddenJob(caller authz.Caller, args *[]any) string {
@@ -54,13 +69,7 @@ func hiddenJob(caller authz.Caller, args *[]any) string {
 			SELECT FROM dag_version_datasets p
 			WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name
 			  AND p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))
-		OR EXISTS (
-			SELECT FROM job_inputs i
-			LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id
-			    AND p.dataset_uuid = i.dataset_uuid
-			WHERE i.job_id = j.id
-			  AND (i.dataset_uuid IN (SELECT hidden_datasets(` + from + `)) AND NOT i.in_dag
-			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
+		OR ` + hiddenInput(caller, args)
 	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
 			EXISTS (
 				SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid AND NOT d.published
@@ -148,15 +157,24 @@ func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	return hidden, err
 }
 
-// RequireReadable refuses a version that reads or makes what the caller may not read: whoever makes it serve answers
-// for what it publishes.
+// RequireReadable refuses a version that reads what the caller may not read, from its own DAG or another: whoever
+// deploys it or makes it serve answers for what its jobs do with that.
 func RequireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) error {
-	hidden, err := HiddenVersions(ctx, tx, caller, []uuid.UUID{version})
-	if err != nil || !hidden[version] {
-		return err
+	if caller.May(authz.ReadAll, authz.WholeOrg) {
+		return nil
 	}
-	return fault.New(fault.Forbidden, "the version reads or makes datasets that %s may not read", caller.Actor).
-		WithHint("ask an admin of the org %s for the org roles that may read them", caller.OrgSlug)
+	var hidden *string
+	args := []any{version}
+	err := tx.QueryRow(ctx, `SELECT min(j.name) FROM jobs j WHERE j.dag_version_id = $1 AND `+hiddenInput(caller, &args),
+		args...).Scan(&hidden)
+	if err != nil {
+		return fmt.Errorf("inputs of version %s: %w", version, err)
+	}
+	if hidden == nil {
+		return nil
+	}
+	return fault.New(fault.Forbidden, "job %s reads what %s may not read", *hidden, caller.Actor).
+		WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
 }
 
 // RequireReadableVersion is RequireReadable for a version by its number. One that does not exist is refused later.

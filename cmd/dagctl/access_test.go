@@ -183,6 +183,8 @@ func TestRolesOnSomeDAGs(t *testing.T) {
 	must(t, team, "pause", "doubles")
 	require.Equal(t, []string{"doubled"}, w.namesOf(t, team, "--all", "--dag", "doubles"))
 	require.Equal(t, []string{"daily_highest"}, w.namesOf(t, team, "--all", "--dag", "readings"), "no unpublished one")
+	must(t, team, "tasks", "retry", "--dag", "doubles", "--dead", "--yes")
+	require.Contains(t, dagctl(t, team, "tasks", "retry", "--dead", "--yes").err, "for the whole org")
 	require.Contains(t, dagctl(t, team, "pause", "readings").err, "or a grant of it on DAG readings")
 	stolen := strings.NewReplacer("{ job: doubled }", "{ job: doubled }, takes_over: readings", "  doubled: {",
 		"  daily_highest: {").Replace(doublesDAG)

@@ -57,4 +57,8 @@ publish: { measured: { from: { job: raw, output: rows } } }
 	require.NotContains(t, told, "Bad rows")
 	require.NotContains(t, text(w.page(t, reader, "/datasets/measured")), "Bad rows")
 	require.NotContains(t, must(t, w.env(t, reader), "why", "measured"), "did not fit")
+
+	must(t, w.env(t, admin), "roles", "create", "lab")
+	must(t, w.env(t, admin), "datasets", "visibility", "measured", "--role", "role:lab")
+	require.Contains(t, dagctl(t, env, "datasets", "get", bad).err, "there is no dataset", "it has rows of the same files")
 }

@@ -57,7 +57,7 @@ func TestReadRolesAreNeverLaundered(t *testing.T) {
 	hidden(writers, "tripled")
 	refused := dagctl(t, writers, "promote", "triples", "1")
 	require.Equal(t, cli.ExitFailed, refused.code)
-	require.Contains(t, refused.err, "token:writer may not read")
+	require.Contains(t, refused.err, "job tripled reads what token:writer may not read")
 	must(t, finance, "promote", "triples", "1")
 	hidden(readers, "tripled")
 	copied := dagctl(t, writers, "plan", writeDAG(t, dir, "copies", strings.NewReplacer("doubles", "copies",
@@ -89,6 +89,16 @@ func TestReadRolesAreNeverLaundered(t *testing.T) {
 	hidden(readers, "tripled")
 
 	must(t, admins, "datasets", "visibility", "daily_highest", "--everyone")
+
+	// Who may not read what a DAG reads within itself does not deploy it either: a job does more than write outputs.
+	must(t, admins, "datasets", "visibility", "readings/landing/0", "--role", "role:finance")
+	hidden(readers, "daily_highest")
+	changed := writeDAG(t, dir, "readings", strings.Replace(readingsDAG, "ORDER BY station", "ORDER BY 2", 1))
+	for _, command := range []string{"plan", "deploy"} {
+		require.Contains(t, dagctl(t, writers, command, changed).err, "job daily reads what token:writer may not read")
+	}
+	must(t, finance, "deploy", changed)
+	must(t, admins, "datasets", "visibility", "readings/landing/0", "--everyone")
 	require.Len(t, decode[[]registry.Dataset](t, readers, "datasets", "list"), 3)
 	require.Contains(t, dagctl(t, admins, "roles", "delete", "finance").err, "1 tokens")
 	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "doubled", "--role", "role:finanse").err,

@@ -51,11 +51,7 @@ func (ctl *Control) StartBulk(
 	ctx context.Context, caller authz.Caller, verb string, req BulkRequest, now time.Time,
 ) (BulkAction, error) {
 	b := BulkAction{Verb: verb, Reason: req.Reason, Rate: req.Rate}
-	on := authz.OnDAG(req.Filter.DAG)
-	if req.Downstream { // that may be in any DAG
-		on = authz.WholeOrg
-	}
-	if err := authz.Authorize(caller, authz.Operate, on); err != nil {
+	if err := authz.Authorize(caller, authz.Operate, authz.OnDAG(req.reaches())); err != nil {
 		return b, err
 	}
 	if err := req.check(verb); err != nil {
@@ -91,6 +87,14 @@ func (ctl *Control) StartBulk(
 	return ctl.Bulk(ctx, caller, b.ID)
 }
 
+// reaches returns the DAG that all tasks of the request belong to, empty if they may belong to any.
+func (req BulkRequest) reaches() string {
+	if req.Downstream {
+		return ""
+	}
+	return req.Filter.DAG
+}
+
 // check returns what is wrong with a request for a verb.
 func (req BulkRequest) check(verb string) error {
 	switch {
@@ -118,9 +122,9 @@ func insertBulk(
 	}
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO bulk_actions (
-			id, org_id, verb, filter, reason, rate, matched, paced_at, created_by, created_at)
-		VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, $10)`,
-		b.ID, caller.OrgID, b.Verb, req.Filter, req.Reason, rate, b.Matched,
+			id, org_id, verb, filter, dag_name, reason, rate, matched, paced_at, created_by, created_at)
+		VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11)`,
+		b.ID, caller.OrgID, b.Verb, req.Filter, req.reaches(), req.Reason, rate, b.Matched,
 		b.CreatedAt.Add(-time.Second), b.CreatedBy, b.CreatedAt); err != nil {
 		return err
 	}
@@ -165,11 +169,12 @@ func (ctl *Control) bulkTasks(
 const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched, done, refused, status,
 	created_by, created_at, ended_at`
 
-// Bulk returns a bulk action.
+// Bulk returns a bulk action. One on tasks that the caller may not act on does not exist for it.
 func (ctl *Control) Bulk(ctx context.Context, caller authz.Caller, id uuid.UUID) (b BulkAction, err error) {
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions WHERE org_id = $1 AND id = $2`,
-			caller.OrgID, id)
+		args := []any{caller.OrgID, id}
+		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions WHERE org_id = $1 AND id = $2 AND `+
+			caller.MayOnDAGs(authz.Operate, "dag_name", &args), args...)
 		if err != nil {
 			return err
 		}
@@ -187,9 +192,10 @@ func (ctl *Control) Bulks(
 	ctx context.Context, caller authz.Caller, before uuid.UUID, limit int,
 ) (found []BulkAction, err error) {
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		args := []any{caller.OrgID, before == uuid.Nil, before, limit}
 		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions
-			WHERE org_id = $1 AND ($2 OR id < $3) ORDER BY id DESC LIMIT $4`,
-			caller.OrgID, before == uuid.Nil, before, limit)
+			WHERE org_id = $1 AND ($2 OR id < $3) AND `+caller.MayOnDAGs(authz.Operate, "dag_name", &args)+`
+			ORDER BY id DESC LIMIT $4`, args...)
 		if err != nil {
 			return err
 		}
@@ -204,8 +210,10 @@ func (ctl *Control) CancelBulk(
 	ctx context.Context, caller authz.Caller, id uuid.UUID, now time.Time,
 ) (BulkAction, error) {
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		args := []any{caller.OrgID, id, now}
 		tag, err := tx.Exec(ctx, `UPDATE bulk_actions SET status = 'Canceled', ended_at = $3
-			WHERE org_id = $1 AND id = $2 AND status = 'Running'`, caller.OrgID, id, now)
+			WHERE org_id = $1 AND id = $2 AND status = 'Running' AND `+
+			caller.MayOnDAGs(authz.Operate, "dag_name", &args), args...)
 		if err != nil {
 			return err
 		}

@@ -253,6 +253,9 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
 	if v.Status == registry.Ready && d.activate() {
+		if err := registry.RequireReadable(ctx, tx, d.caller, v.ID); err != nil {
+			return registry.Deployment{}, err
+		}
 		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, building_at = `+waited("$3")+`
 			WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
 			d.caller.OrgID, v.ID, d.now); err != nil {
@@ -272,6 +275,9 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
 	d.version = v.ID
+	if err := d.requireReadable(ctx, tx); err != nil {
+		return registry.Deployment{}, err
+	}
 	if err := d.claimNames(ctx, tx); err != nil {
 		return registry.Deployment{}, err
 	}
@@ -309,6 +315,11 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	return registry.Deployment{Version: v, Changes: changes, Meets: d.meets}, err
 }
 
+// requireReadable refuses a version whose inputs the caller may not read.
+func (d *deploy) requireReadable(ctx context.Context, tx pgx.Tx) error {
+	return registry.RequireReadable(ctx, tx, d.caller, d.version)
+}
+
 // activate reports whether the version is cut over to as soon as it is ready.
 func (d *deploy) activate() bool { return d.req.Activate == nil || *d.req.Activate }
 
@@ -321,7 +332,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (registry.V
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
 		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations,
-		d.insertPointers, d.insertInputs, d.holdInherited, d.refuseCycle, d.readsUnchanged,
+		d.insertPointers, d.insertInputs, d.requireReadable, d.holdInherited, d.refuseCycle, d.readsUnchanged,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return registry.Version{}, err

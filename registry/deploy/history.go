@@ -185,8 +185,14 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			if err != nil {
 				return err
 			}
-			if err := registry.RequireReadable(ctx, tx, caller, id); err != nil {
+			hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{id})
+			if err != nil {
 				return err
+			}
+			if hidden[id] {
+				return fault.New(fault.Forbidden, "version %d reads or makes what %s may not read", number,
+					caller.Actor).
+					WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
 			}
 			if texts[i], ids[i] = files, id; shrunk {
 				diff.Records = append(diff.Records, number)
