@@ -60,5 +60,5 @@ publish: { measured: { from: { job: raw, output: rows } } }
 
 	must(t, w.env(t, admin), "roles", "create", "lab")
 	must(t, w.env(t, admin), "datasets", "visibility", "measured", "--role", "role:lab")
-	require.Contains(t, dagctl(t, env, "datasets", "get", bad).err, "there is no dataset", "it has rows of the same files")
+	require.Contains(t, dagctl(t, env, "datasets", "get", bad).err, "there is no dataset", "it has rows of these files")
 }
