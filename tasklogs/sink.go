@@ -43,7 +43,9 @@ type sink struct {
 	held    int                // bytes of waiting
 	dropped int                // lines since the last one that is kept
 	failing bool
+	away    bool // the last store failed because the database is away
 	ended   bool
+	lastTry bool
 	timer   *time.Timer
 	storing sync.Mutex // one batch at a time, in order
 }
@@ -112,13 +114,13 @@ func (s *sink) stored(lines []protocol.LogLine, err error) {
 	defer s.mu.Unlock()
 	log := s.logs.Log.With("task", s.task, "attempt", s.attempt, "lines", len(s.waiting))
 	switch {
-	case err != nil && s.ended:
+	case err != nil && s.ended && (s.lastTry || !pg.Away(err)):
 		log.Warn("lines of a task's log are lost", "error", err)
 	case err != nil && !s.failing:
 		log.Warn("lines of a task's log wait to be stored", "error", err)
 	}
 
-	s.failing = err != nil
+	s.failing, s.away = err != nil, pg.Away(err)
 	if err == nil {
 		for _, line := range lines {
 			s.held -= len(line.Text)
@@ -138,7 +140,30 @@ func (s *sink) end() {
 	}
 	s.tellDropped(time.Now())
 	s.mu.Unlock()
-	s.store()
+
+	for n := range endTries {
+		s.mu.Lock()
+		s.lastTry = n == endTries-1
+		s.mu.Unlock()
+		if s.store(); s.settled() {
+			return
+		}
+		time.Sleep(firstPause << n)
+	}
+}
+
+// The last lines of a task are those that say why it ended: while the database is away they are tried again for some
+// three seconds, in which nothing else of the task could be told either.
+const (
+	endTries   = 6
+	firstPause = 50 * time.Millisecond
+)
+
+// settled reports whether nothing waits to be stored that may be stored in a moment.
+func (s *sink) settled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) == 0 || s.lastTry || !s.away
 }
 
 // tee passes records to another handler and to a sink.

@@ -42,6 +42,29 @@ func TestALogGoesOnAfterAFailedStore(t *testing.T) {
 	require.Equal(t, []string{"1 one", "2 two", "3 three", "4 four"}, stored(t, s))
 }
 
+// The connection is cut three times under the last lines of a task.
+func TestTheLastLinesAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	pool := testdb.New(t)
+	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	s := &sink{logs: logs, org: uuid.New(), task: uuid.New(), attempt: 1, redact: same}
+	_, err := pool.Exec(t.Context(), `
+		CREATE SEQUENCE stores;
+		CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('stores') <= 3 THEN
+				PERFORM pg_terminate_backend(pg_backend_pid());
+			END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER cut BEFORE INSERT ON task_logs FOR EACH ROW EXECUTE FUNCTION cut()`)
+	require.NoError(t, err)
+
+	s.log("why it failed")
+	s.end()
+	require.Equal(t, []string{"1 why it failed"}, stored(t, s))
+}
+
 // TestALogThatCannotBeStoredIsBounded fills what waits, and expects one line in place of those that found no room.
 func TestALogThatCannotBeStoredIsBounded(t *testing.T) {
 	t.Parallel()
