@@ -109,12 +109,13 @@ func (t *tables) drop(ctx context.Context, g Generation, _ []string) error {
 			return err
 		}
 		for _, view := range views {
-			if _, err := tx.Exec(ctx, "DROP VIEW "+view); err != nil {
+			if _, err := tx.Exec(ctx, "DROP VIEW IF EXISTS "+view); err != nil {
 				return err
 			}
 		}
 
-		if _, err := tx.Exec(ctx, "DROP TABLE "+p.table); err != nil {
+		// Two servers may drop it at once: the second waits for the first one's lock, and then there is nothing left.
+		if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+p.table); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE generation = $1`, p.revisions), g.Version)

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -320,5 +321,24 @@ func TestPublishRefusesAnotherAttemptsManifest(t *testing.T) {
 		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return s.Publish(t.Context(), tx, mine, 1, m) })
 		require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 		require.NoError(t, s.Verify(t.Context(), m))
+	}
+}
+
+// Two servers that collect garbage may drop a generation at once. One may have to wait too long, and drops it later.
+func TestAGenerationIsDroppedTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	s, pool := openTables(t)
+	for range 10 {
+		a := attempt(storage.Postgres, "all")
+		publish(t, s, pool, a, 1, "SELECT 1 AS x")
+		var drops sync.WaitGroup
+		errs := make([]error, 2)
+		for i := range errs {
+			drops.Go(func() { errs[i] = s.DropGeneration(t.Context(), a.Generation, nil) })
+		}
+		drops.Wait()
+		for _, err := range errs {
+			require.True(t, err == nil || pg.LostTable(err), "%v", err)
+		}
 	}
 }

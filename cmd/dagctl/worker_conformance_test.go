@@ -22,7 +22,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
@@ -32,6 +31,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/worker/conformance"
+	"github.com/dagctl/dagctl/worker/conformance/conformancetest"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -242,16 +242,11 @@ func goWorker(t *testing.T) string {
 // front of either.
 func TestARealServerPlaysTheSuiteAsTheScriptedOneDoes(t *testing.T) {
 	t.Parallel()
-	b := newRealBackend(t)
-	began := time.Now()
-	report, err := conformance.Run(t.Context(), conformance.Options{Command: []string{goWorker(t)}, Backend: b,
-		Token: b.w.tokens[anyWorker], Stderr: t.Output()})
-	require.NoError(t, err)
-	for _, c := range report.Checks {
-		assert.True(t, c.Passed, "%s: %s: %s", c.Scenario, c.Check, c.Reason)
-	}
-	require.Zero(t, report.Failed)
-	t.Logf("%d checks in %s", report.Passed, time.Since(began).Round(time.Second))
+	program := goWorker(t)
+	conformancetest.Run(t, func() conformance.Options {
+		b := newRealBackend(t)
+		return conformance.Options{Command: []string{program}, Backend: b, Token: b.w.tokens[anyWorker]}
+	})
 }
 
 func TestWorkerConformanceCommand(t *testing.T) {
