@@ -13,8 +13,8 @@ import (
 func TestItConforms(t *testing.T) {
 	t.Parallel()
 	report := conformancetest.Run(t, func() conformance.Options {
-		return conformance.Options{Command: []string{"env", "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "python3", "-u",
-			"testdata/conforms.py"}}
+		return conformance.Options{Command: []string{"env", "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "python3",
+			"-u", "testdata/conforms.py"}}
 	})
 	require.GreaterOrEqual(t, report.Passed, 2*len(conformance.Scenarios()))
 }
