@@ -142,8 +142,8 @@ func ListOrgRoles(
 	return list, nil
 }
 
-// requireOrgRoles refuses roles that the org does not have: a mistyped one would open nothing, and hide much.
-func requireOrgRoles(ctx context.Context, tx pgx.Tx, org uuid.UUID, roles []string) error {
+// RequireOrgRoles refuses roles that the org does not have: a mistyped one would open nothing, and hide much.
+func RequireOrgRoles(ctx context.Context, tx pgx.Tx, org uuid.UUID, roles []string) error {
 	if len(roles) == 0 {
 		return nil
 	}
@@ -162,11 +162,6 @@ func requireOrgRoles(ctx context.Context, tx pgx.Tx, org uuid.UUID, roles []stri
 		}
 	}
 	return nil
-}
-
-// RequireOrgRoles is requireOrgRoles for other slices, whose rows name org roles.
-func RequireOrgRoles(ctx context.Context, tx pgx.Tx, caller Caller, roles []string) error {
-	return requireOrgRoles(ctx, tx, caller.OrgID, roles)
 }
 
 func noOrgRole(role string) error {

@@ -199,7 +199,7 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 		orgs = nil
 	}
 
-	if err := requireOrgRoles(ctx, tx, caller.OrgID, n.OrgRoles); err != nil {
+	if err := RequireOrgRoles(ctx, tx, caller.OrgID, n.OrgRoles); err != nil {
 		return "", Token{}, err
 	}
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
-	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -108,13 +107,8 @@ func (o *inProcessCommits) repeat(ctx context.Context, do func() error) error {
 			return err
 		}
 		o.D.Log.Info("a commit on the way waits", "task", o.T.TaskID, "attempt", o.T.Attempt, "error", err)
-
-		timer := time.NewTimer(wakeup.Jitter(min(50*time.Millisecond<<min(n, 10), 5*time.Second)))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
+		if err := pauseAway(ctx, n, 5*time.Second); err != nil {
+			return err
 		}
 	}
 }

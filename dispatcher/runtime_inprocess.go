@@ -206,17 +206,21 @@ func (d *Dispatcher) reportUntilHeard(
 ) error {
 	for n := 0; ; n++ {
 		err := d.Report(ctx, t, done, cause, stopping)
-		if err == nil || !pg.Away(err) {
+		if err == nil || !pg.Away(err) || pauseAway(ctx, n, 2*time.Second) != nil {
 			return err
 		}
+	}
+}
 
-		timer := time.NewTimer(wakeup.Jitter(min(50*time.Millisecond<<min(n, 10), 2*time.Second)))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		case <-timer.C:
-		}
+// pauseAway waits before the n-th repetition of what the database was away for, up to a time, or until ctx ends.
+func pauseAway(ctx context.Context, n int, most time.Duration) error {
+	timer := time.NewTimer(wakeup.Jitter(min(50*time.Millisecond<<min(n, 10), most)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
 	}
 }
 

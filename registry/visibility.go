@@ -87,7 +87,7 @@ func (r *Registry) SetVisibility(
 	}
 
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := authz.RequireOrgRoles(ctx, tx, caller, to.ReadRoles); err != nil {
+		if err := authz.RequireOrgRoles(ctx, tx, caller.OrgID, to.ReadRoles); err != nil {
 			return err
 		}
 		d, err := r.FindDataset(ctx, tx, caller, name)
