@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/dagctl/dagctl/internal/freeport"
+	"github.com/dagctl/dagctl/internal/testserver"
 )
 
 // Function is a Lambda function in Node or Python.
@@ -67,7 +68,7 @@ func ServeLambda(folder string, functions map[string]Function, log func(line str
 	if err != nil {
 		return "", nil, err
 	}
-	cmd, life, err := node("serverless-offline", string(text))
+	cmd, life, err := testserver.Node("serverless-offline", string(text))
 	if err != nil {
 		return "", nil, err
 	}

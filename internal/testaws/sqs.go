@@ -14,6 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/dagctl/dagctl/internal/testserver"
 )
 
 // Queues is the SQS server of this test process.
@@ -51,7 +53,7 @@ var keepOpen []any
 
 // ServeSQS starts a server of the caller's own, which stop ends.
 func ServeSQS() (endpoint string, stop func() error, err error) {
-	cmd, life, err := node("fauxqs")
+	cmd, life, err := testserver.Node("fauxqs")
 	if err != nil {
 		return "", nil, err
 	}

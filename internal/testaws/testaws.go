@@ -9,17 +9,11 @@ package testaws
 
 import (
 	"bytes"
-	"cmp"
-	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -37,51 +31,6 @@ func Config(t testing.TB) aws.Config {
 	t.Cleanup(transport.CloseIdleConnections)
 	return aws.Config{Region: Region, Credentials: credentials.NewStaticCredentialsProvider("AKIATEST", "secret", ""),
 		HTTPClient: &http.Client{Transport: transport}}
-}
-
-// node prepares the command for the serve.js of one of our tools. The process ends when the returned pipe is closed, by
-// us or because this process is gone.
-func node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
-	root, err := projectRoot()
-	if err != nil {
-		return nil, nil, err
-	}
-	folder := filepath.Join(root, "tools", tool)
-	program := filepath.Join(root, ".cache", "node", "node_modules", ".bin", "node")
-	if _, err := os.Stat(program); err != nil {
-		program = "node"
-	}
-	_, missing := os.Stat(filepath.Join(folder, "node_modules", ".installed"))
-	if missing == nil {
-		_, missing = exec.LookPath(program)
-	}
-
-	if missing != nil {
-		return nil, nil, fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, missing)
-	}
-	cmd := exec.Command(program, append([]string{"serve.js"}, args...)...)
-	cmd.Dir = folder
-	life, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, nil, fmt.Errorf("start %s: %w", tool, err)
-	}
-	return cmd, life, nil
-}
-
-// projectRoot returns the folder of go.mod, at or above the one that this process runs in.
-func projectRoot() (string, error) {
-	folder, err := os.Getwd()
-	for err == nil {
-		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			return folder, nil
-		}
-		up := filepath.Dir(folder)
-		if up == folder {
-			break
-		}
-		folder = up
-	}
-	return "", fmt.Errorf("there is no go.mod above the folder that this runs in: %w", cmp.Or(err, fs.ErrNotExist))
 }
 
 // Front stands between a client and an endpoint, for faults that a server does not produce by itself. The response that

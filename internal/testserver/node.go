@@ -1,0 +1,59 @@
+// Package testserver starts the servers that tests talk to and that are not ours: those of tools/, whose versions are
+// pinned there. None outlives the process that started it. It owns no tables.
+package testserver
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Node prepares the command for the serve.js of a folder of tools/, whose packages scripts/test_servers.sh installs.
+// The process ends when the returned pipe, its standard input, is closed: by the caller or because this process is
+// gone.
+func Node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
+	root, err := projectRoot()
+	if err != nil {
+		return nil, nil, err
+	}
+	folder := filepath.Join(root, "tools", tool)
+	program := filepath.Join(root, ".cache", "node", "node_modules", ".bin", "node")
+	if _, err := os.Stat(program); err != nil {
+		program = "node"
+	}
+	_, missing := os.Stat(filepath.Join(folder, "node_modules", ".installed"))
+	if missing == nil {
+		_, missing = exec.LookPath(program)
+	}
+
+	if missing != nil {
+		return nil, nil, fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, missing)
+	}
+	cmd := exec.Command(program, append([]string{"serve.js"}, args...)...)
+	cmd.Dir = folder
+	life, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("start %s: %w", tool, err)
+	}
+	return cmd, life, nil
+}
+
+// projectRoot returns the folder of go.mod, at or above the one that this process runs in.
+func projectRoot() (string, error) {
+	folder, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			return folder, nil
+		}
+		up := filepath.Dir(folder)
+		if up == folder {
+			break
+		}
+		folder = up
+	}
+	return "", fmt.Errorf("there is no go.mod above the folder that this runs in: %w", cmp.Or(err, fs.ErrNotExist))
+}
