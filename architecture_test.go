@@ -113,18 +113,19 @@ var mayImport = map[string][]string{
 		"worker/protocol", anyInternal},
 	"web": {"dag", "registry", "dispatcher", "tasklogs", "operators", "storage", "lineage", "authz",
 		"query", anyInternal},
-	"migrations":       {"internal/fault", "internal/pg"},
-	"internal":         {anyInternal},
-	"internal/testaws": {"internal/testserver", anyInternal},
-	"internal/testdb":  {"migrations", "internal/pgdev", anyInternal},
-	"bench":            {everything},
-	"examples":         {everything},
+	"migrations":        {"internal/fault", "internal/pg"},
+	"internal":          {anyInternal},
+	"internal/testaws":  {"internal/testserver", anyInternal},
+	"internal/testdb":   {"migrations", "internal/pgdev", anyInternal},
+	"internal/testoidc": {"internal/testserver", anyInternal},
+	"bench":             {everything},
+	"examples":          {everything},
 }
 
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
 var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb",
-	"internal/tests3", "internal/testserver"}
+	"internal/testoidc", "internal/tests3", "internal/testserver"}
 
 // duckDB are the rooms that talk with DuckDB's driver.
 var duckDB = []string{"internal/duck", "engine/inside"}
