@@ -118,6 +118,7 @@ var mayImport = map[string][]string{
 	"internal/testaws":  {"internal/testserver", anyInternal},
 	"internal/testdb":   {"migrations", "internal/pgdev", anyInternal},
 	"internal/testoidc": {"internal/testserver", anyInternal},
+	"internal/tests3":   {"internal/testserver", anyInternal},
 	"bench":             {everything},
 	"examples":          {everything},
 }

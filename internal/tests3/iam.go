@@ -26,16 +26,16 @@ func StartIAM(t testing.TB) *Server {
 
 	id, secret := "AKIA"+rand.Text()[:16], rand.Text()
 	accounts := newProcess(t, filepath.Join(dir, "iam.log"))
-	err = accounts.begin(t.Context(), func(address string) []string {
+	err = accounts.Begin(t.Context(), func(address string) ([]string, error) {
 		return []string{"--access", id, "--secret", secret, "--port", address, "--health", "/healthz", "--quiet", "iam",
-			"--dir", users, "--private-ports", socket}
+			"--dir", users, "--private-ports", socket}, nil
 	})
 	if err != nil {
 		t.Fatalf("start the IAM server of the tests: %v", err)
 	}
 	s := start(t, t.TempDir(), id, secret, "--iam-standalone-endpoint", socket)
 	s.iam = iam.New(iam.Options{
-		Region: s.Region, BaseEndpoint: aws.String(accounts.url()),
+		Region: s.Region, BaseEndpoint: aws.String(accounts.URL()),
 		Credentials: aws.NewCredentialsCache(credentials.NewStaticCredentialsProvider(id, secret, "")),
 	})
 	return s

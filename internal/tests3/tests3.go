@@ -16,6 +16,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/dagctl/dagctl/internal/testserver"
 )
 
 // Server is a running server with one empty bucket.
@@ -29,7 +31,7 @@ type Server struct {
 	t       testing.TB
 	dir     string
 	args    []string // before those of the backend
-	process *process
+	process *testserver.Process
 	iam     *iam.Client // of StartIAM
 }
 
@@ -50,34 +52,45 @@ func start(t testing.TB, dir, id, secret string, args ...string) *Server {
 	}
 
 	s.process = newProcess(t, filepath.Join(dir, "server.log"))
-	if err := s.process.begin(s.t.Context(), s.flags); err != nil {
+	if err := s.process.Begin(s.t.Context(), s.flags); err != nil {
 		t.Fatalf("start the S3 server of the tests: %v", err)
 	}
-	s.Endpoint = s.process.url()
+	s.Endpoint = s.process.URL()
 	if _, err := s.Client().CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &s.Bucket}); err != nil {
 		t.Fatalf("make the tests' bucket: %v", err)
 	}
 	return s
 }
 
+// newProcess returns a process of versitygw.
+func newProcess(t testing.TB, log string) *testserver.Process {
+	t.Helper()
+	binary, err := testserver.Build("versitygw", "github.com/versity/versitygw/cmd/versitygw", "CGO_ENABLED=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testserver.NewProcess(t, binary, "/healthz", log)
+}
+
 // flags returns the flags of the gateway.
-func (s *Server) flags(address string) []string {
+func (s *Server) flags(address string) ([]string, error) {
 	args := []string{"--access", s.AccessKeyID, "--secret", s.SecretAccessKey, "--port", address, "--region",
 		s.Region, "--health", "/healthz", "--quiet"}
 	args = append(args, s.args...)
-	return append(args, "posix", "--versioning-dir", filepath.Join(s.dir, "versions"), filepath.Join(s.dir, "data"))
+	args = append(args, "posix", "--versioning-dir", filepath.Join(s.dir, "versions"), filepath.Join(s.dir, "data"))
+	return args, nil
 }
 
 // Restart starts a killed server again, at its old address and with its data.
 func (s *Server) Restart() {
 	s.t.Helper()
-	if err := s.process.begin(s.t.Context(), s.flags); err != nil {
+	if err := s.process.Begin(s.t.Context(), s.flags); err != nil {
 		s.t.Fatalf("start the S3 server of the tests again: %v", err)
 	}
 }
 
 // Kill ends the server at once, as kill -9 does. It may be called again.
-func (s *Server) Kill() { s.process.kill() }
+func (s *Server) Kill() { s.process.Kill() }
 
 // Client returns a client with the credentials of the server's root user.
 func (s *Server) Client() *s3.Client {
