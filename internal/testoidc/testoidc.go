@@ -1,5 +1,6 @@
-// Package testoidc starts OpenID providers for tests on loopback ports: oidc-provider, which is certified, on Node, at
-// the version that tools/ pins. Any number run at once, each starts in less than a second and ends with its test.
+// Package testoidc starts OpenID providers for tests on loopback ports: Start oidc-provider, which is certified and
+// runs on Node, and StartDex dex, a second opinion. tools/ pins both. Neither knows anything of dagctl; any number run
+// at once, each starts in less than a second and ends with its test.
 //
 // Vocabulary: a user is who signs in, known by a subject. A client is a program that signs users in. A workload is a
 // program with an identity of its own, such as a run of a CI system. To forge is to sign claims that the provider would
