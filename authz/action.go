@@ -61,7 +61,8 @@ func ParseGrant(text string) Grant {
 	return Grant{Role(role), dags}
 }
 
-func grantTexts(all []Grant) []string {
+// GrantTexts returns grants as they are stored.
+func GrantTexts(all []Grant) []string {
 	texts := make([]string, len(all))
 	for i, g := range all {
 		texts[i] = g.String()
@@ -69,7 +70,8 @@ func grantTexts(all []Grant) []string {
 	return texts
 }
 
-func grantsOf(texts []string) (all []Grant) {
+// ParseGrants reads grants as they are stored.
+func ParseGrants(texts []string) (all []Grant) {
 	for _, text := range texts {
 		all = append(all, ParseGrant(text))
 	}

@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type Config struct {
 	// Origins are the addresses at which browsers reach this server, such as "https://dagctl.example.com". A mutation
 	// that relies on a cookie must come from one of them. If there are none, cookies allow no mutation.
 	Origins []string
+	// Hosts are the names, with ports, by which the server is reached. A browser that calls it by another name, which
+	// somebody made lead here, is not answered. None: every name is its own.
+	Hosts []string
 	// SignInPath is the page to which a browser without a credential is redirected, with ?next=. If it is empty, the
 	// browser gets a 401 in plain text.
 	SignInPath string
@@ -53,6 +57,7 @@ type API struct {
 	remoteLimiter  *rest.Limiter
 	signer         *Signer
 	origins        origins
+	hosts          []string
 	signInPath     string
 	dev            *Dev
 	renderError    func(w http.ResponseWriter, r *http.Request, p *rest.Problem)
@@ -68,7 +73,7 @@ func NewAPI(cfg Config) (*API, error) {
 	}
 	if cfg.Dev != nil {
 		cfg.Authenticators = append(slices.Clone(cfg.Authenticators), cfg.Dev)
-		cfg.Origins = cfg.Dev.Origins()
+		cfg.Origins, cfg.SignInPath = cfg.Dev.Origins(), "" // the printed address signs in
 	}
 	origins, err := newOrigins(cfg.Origins)
 	if err != nil {
@@ -90,7 +95,7 @@ func NewAPI(cfg Config) (*API, error) {
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, origins: origins,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		finders: map[Target]Finder{}, remote: map[string]bool{}, public: map[string]bool{},
-		signInPath: cfg.SignInPath, dev: cfg.Dev,
+		hosts: cfg.Hosts, signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
 	}
 	if api.renderError == nil {
@@ -115,16 +120,13 @@ func (api *API) Schema(t reflect.Type) *huma.Schema {
 // Handler serves the routes.
 func (api *API) Handler() http.Handler {
 	api.requireFinders()
-	if api.dev == nil {
-		return api.rest.Handler()
-	}
 	return api.onlyKnownHosts(api.rest.Handler())
 }
 
 // PeopleHandler serves the routes that are not for workers and tasks, for servers on which those have another address.
 func (api *API) PeopleHandler() http.Handler {
 	api.requireFinders()
-	return api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] })
+	return api.onlyKnownHosts(api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] }))
 }
 
 // RemoteHandler serves the routes for workers and tasks, and the public ones.
@@ -236,7 +238,8 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 			return
 		}
 		caller, err := api.admit(rule, r)
-		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) && !forPrograms {
+		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) && !forPrograms &&
+			strings.Contains(r.Header.Get("Accept"), "text/html") {
 			http.Redirect(w, r, api.signInPath+"?next="+escapeNext(r), http.StatusSeeOther)
 			return
 		}
@@ -285,7 +288,13 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 }
 
 func (api *API) authenticate(r *http.Request) (caller Caller, err error) {
-	err = api.failures.guard(r, r.Header.Get("Authorization"), time.Now(), func() error {
+	header, cookie := r.Header.Get("Authorization"), sessionCookie(r)
+	if header != "" && cookie != "" {
+		return Caller{}, fault.New(fault.Unauthenticated,
+			"the request has a cookie and a token, which may be of two callers").
+			WithHint("send one of them")
+	}
+	err = api.failures.guard(r, cmp.Or(header, cookie), time.Now(), func() error {
 		caller, err = api.recognise(r)
 		return err
 	})

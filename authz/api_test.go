@@ -179,7 +179,7 @@ func TestStreamsOfTheAPIFailLikeOperations(t *testing.T) {
 	answer = call(api, "GET", "/v1/stream", "")
 	require.Equal(t, 401, answer.Code, "a program is not sent to sign in")
 	require.NotEmpty(t, answer.Header().Get("WWW-Authenticate"))
-	require.Equal(t, 303, call(api, "GET", "/stream", "").Code)
+	require.Equal(t, 303, call(api, "GET", "/stream", "", "Accept", "text/html").Code)
 	require.Equal(t, "text/plain; charset=utf-8",
 		call(api, "GET", "/stream", "", reader...).Header().Get("Content-Type"))
 }
@@ -271,7 +271,8 @@ func TestPagesRenderErrorsForPeople(t *testing.T) {
 			fmt.Fprint(w, "<h1>", p.Title)
 		}})
 	page(api)
-	answer = call(api, "GET", "/dags/x?y=1&z=2", "")
+	require.Equal(t, 401, call(api, "GET", "/dags/x?y=1&z=2", "").Code, "a program is not sent to sign in")
+	answer = call(api, "GET", "/dags/x?y=1&z=2", "", "Accept", "text/html,*/*;q=0.8")
 	require.Equal(t, 303, answer.Code)
 	require.Equal(t, "/login?next=%2Fdags%2Fx%3Fy%3D1%26z%3D2", answer.Header().Get("Location"))
 	require.Equal(t, "<h1>Forbidden", call(api, "GET", "/dags/x", "", as(reader)...).Body.String())

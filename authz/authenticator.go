@@ -15,8 +15,8 @@ type Authenticator interface {
 	Authenticate(r *http.Request) (caller Caller, ok bool, err error)
 }
 
-// bearer returns the token in r's Authorization header.
-func bearer(r *http.Request) (token string, ok bool) {
+// Bearer returns the token in r's Authorization header.
+func Bearer(r *http.Request) (token string, ok bool) {
 	scheme, token, found := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, "Bearer") {
 		return "", false

@@ -42,7 +42,8 @@ func (r Role) Valid() bool { return r.rank() >= 0 }
 type Caller struct {
 	OrgID     uuid.UUID
 	OrgSlug   string
-	Actor     string   // "token:NAME", "user:ID", "dev", or "system" for what the server does by itself
+	Actor     string   // "token:NAME", "user:ID", "workload:RULE", "dev", or "system" for the server itself
+	Name      string   // of a user, or the subject of a workload, for people; may be empty
 	Role      Role     // within the org
 	Grants    []Grant  // roles on some DAGs besides
 	OrgRoles  []string // visibility groups, each as role:SLUG
@@ -55,8 +56,27 @@ type Caller struct {
 // atLeast reports whether r may do all that another role may.
 func (r Role) atLeast(role Role) bool { return role.Valid() && r.rank() >= role.rank() }
 
+// Highest returns the mightiest of some roles, empty if none is one.
+func Highest(roles []string) (highest Role) {
+	for _, r := range roles {
+		if role := Role(r); role.rank() > highest.rank() {
+			highest = role
+		}
+	}
+	return highest
+}
+
 // is reports whether the caller has at least this role in the whole org.
 func (c Caller) is(role Role) bool { return c.Role.atLeast(role) }
+
+// SessionCookie is the name of the cookie of signed-in browsers, without the prefix that it has where TLS is used.
+const SessionCookie = "dagctl_session"
+
+// ByCookie returns the caller as one that a cookie with this secret authenticated: its mutations need a CSRF token.
+func (c Caller) ByCookie(secret string) Caller {
+	c.csrf = csrfToken(secret)
+	return c
+}
 
 // CSRFToken returns what forms and scripts of the caller's pages must send back with every mutation, as the field
 // csrf_token or the header X-CSRF-Token. It is empty for a caller without a cookie, who needs none.

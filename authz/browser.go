@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // origins are the addresses at which browsers reach the server, each as scheme://host[:port].
@@ -38,6 +39,17 @@ func (o origins) hasHost(host string) bool {
 		_, h, _ := strings.Cut(origin, "://")
 		return strings.EqualFold(h, host)
 	})
+}
+
+// sessionCookie returns the value of a cookie that signs a browser in, empty if the request has none.
+func sessionCookie(r *http.Request) string {
+	for _, c := range r.Cookies() {
+		name := strings.TrimPrefix(c.Name, "__Host-")
+		if name == SessionCookie || strings.HasPrefix(name, devCookie) {
+			return c.Value
+		}
+	}
+	return ""
 }
 
 // safe reports whether a method changes nothing.
@@ -80,14 +92,36 @@ func csrfToken(session string) string {
 // that rebinds its name to this address still sends its own name, and is refused.
 func (api *API) onlyKnownHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if origin := r.Header.Get("Origin"); !api.origins.hasHost(r.Host) ||
-			(origin != "" && !api.origins.has(origin)) {
-			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.origins, ", "),
+		if !api.knowsHost(r) {
+			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.addresses(), ", "),
 				http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// knowsHost reports whether a request may go to the host that it names. A dev server, which lets in whoever reaches it,
+// is strict. Others let through what no page can make a browser send, as it takes a token or a signature: workers and
+// probes use names inside of a cluster.
+func (api *API) knowsHost(r *http.Request) bool {
+	if api.dev != nil {
+		origin := r.Header.Get("Origin")
+		return api.origins.hasHost(r.Host) && (origin == "" || api.origins.has(origin))
+	}
+	if len(api.hosts) == 0 || r.Header.Get("Authorization") != "" || r.Header.Get(protocol.CapabilityHeader) != "" ||
+		r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || strings.HasPrefix(r.URL.Path, "/v1/hooks/") {
+		return true
+	}
+	return slices.ContainsFunc(api.hosts, func(host string) bool { return strings.EqualFold(host, r.Host) })
+}
+
+// addresses are where the server answers, for people.
+func (api *API) addresses() []string {
+	if api.dev != nil {
+		return api.origins
+	}
+	return api.hosts
 }
 
 // escapeNext returns the path to come back to after signing in. The sign-in page must check that it is on this server.

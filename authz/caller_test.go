@@ -67,18 +67,18 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for range 1000 {
-		secret := newSecret("user")
-		kind, ok := secretKind(secret)
+		secret := NewSecret("user")
+		kind, ok := SecretKind(secret)
 		require.True(t, ok, secret)
 		require.Equal(t, "user", kind)
 		require.False(t, seen[secret])
 		seen[secret] = true
 	}
 
-	good := newSecret("user")
+	good := NewSecret("user")
 	for _, bad := range []string{"", "dagctl_user_", good[:len(good)-1], good + "0", good + "\n",
 		" " + good, "x" + good, good[:20] + "-" + good[21:], "dagctl_USER" + good[11:]} {
-		_, ok := secretKind(bad)
+		_, ok := SecretKind(bad)
 		require.False(t, ok, "%q", bad)
 	}
 }

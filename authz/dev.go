@@ -60,8 +60,8 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 			cfg.Addr)
 	}
 	d := &Dev{
-		org: cfg.Org, token: newSecret("dev"), workers: newSecret(string(KindWorker)), port: port,
-		link: newSecret("link"), sessions: map[string]bool{},
+		org: cfg.Org, token: NewSecret("dev"), workers: NewSecret(string(KindWorker)), port: port,
+		link: NewSecret("link"), sessions: map[string]bool{},
 	}
 	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
 		d.origins = append(d.origins, "http://"+net.JoinHostPort(host, port))
@@ -103,8 +103,8 @@ func (d *Dev) WorkerToken() string { return d.workers }
 
 // worker returns the worker that sent r, if r has the token of workers.
 func (d *Dev) worker(r *http.Request) (Worker, bool) {
-	token, ok := bearer(r)
-	if !ok || subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.workers)) != 1 {
+	token, ok := Bearer(r)
+	if !ok || subtle.ConstantTimeCompare(HashSecret(token), HashSecret(d.workers)) != 1 {
 		return Worker{}, false
 	}
 	return Worker{OrgID: d.org.ID, TokenName: "(dev)", Orgs: []uuid.UUID{d.org.ID}}, true
@@ -122,16 +122,19 @@ func (d *Dev) Caller() Caller {
 	return Caller{OrgID: d.org.ID, OrgSlug: d.org.Slug, Actor: "dev", Role: RoleAdmin}
 }
 
+// devCookie begins the names of cookies of dev servers.
+const devCookie = "dagctl_dev_"
+
 // cookieName returns a name with the port in it, because browsers share cookies between ports.
-func (d *Dev) cookieName() string { return "dagctl_dev_" + d.port }
+func (d *Dev) cookieName() string { return devCookie + d.port }
 
 // Authenticate recognises the token of this start, and the cookie of a browser that signed in.
 func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
-	if token, ok := bearer(r); ok {
-		if subtle.ConstantTimeCompare(hashSecret(token), hashSecret(d.token)) == 1 {
+	if token, ok := Bearer(r); ok {
+		if subtle.ConstantTimeCompare(HashSecret(token), HashSecret(d.token)) == 1 {
 			return d.Caller(), true, nil
 		}
-		if kind, ok := secretKind(token); ok && kind == "dev" {
+		if kind, ok := SecretKind(token); ok && kind == "dev" {
 			return Caller{}, false, fault.New(fault.Unauthenticated, "the token is from another start of dagctl dev").
 				WithHint("read the token file again")
 		}
@@ -143,7 +146,7 @@ func (d *Dev) Authenticate(r *http.Request) (Caller, bool, error) {
 		return Caller{}, false, nil
 	}
 	d.mu.Lock()
-	known := d.sessions[string(hashSecret(cookie.Value))]
+	known := d.sessions[string(HashSecret(cookie.Value))]
 	d.mu.Unlock()
 	if !known {
 		return Caller{}, false, fault.New(fault.Unauthenticated,
@@ -163,10 +166,10 @@ func (d *Dev) signIn(w http.ResponseWriter, r *http.Request) bool {
 	if secret == "" || r.Method != http.MethodGet {
 		return false
 	}
-	if subtle.ConstantTimeCompare(hashSecret(secret), hashSecret(d.link)) == 1 {
-		session := newSecret("session")
+	if subtle.ConstantTimeCompare(HashSecret(secret), HashSecret(d.link)) == 1 {
+		session := NewSecret("session")
 		d.mu.Lock()
-		d.sessions[string(hashSecret(session))] = true
+		d.sessions[string(HashSecret(session))] = true
 		d.mu.Unlock()
 		http.SetCookie(w, &http.Cookie{
 			Name: d.cookieName(), Value: session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,

@@ -34,7 +34,7 @@ func (f *failures) guard(r *http.Request, credential string, now time.Time, look
 		return look()
 	}
 
-	from, hash := addressOf(r), sha256.Sum256([]byte(credential))
+	from, hash := AddressOf(r), sha256.Sum256([]byte(credential))
 	good := f.wasGood(hash)
 	if !good && rand.IntN(lookAnyway) > 0 {
 		if wait := f.limiter.Has(from, now); wait > 0 {
@@ -58,7 +58,7 @@ func (f *failures) refused(r *http.Request, credential string, cause error, now 
 	if f.limiter == nil || credential == "" {
 		return cause
 	}
-	from := addressOf(r)
+	from := AddressOf(r)
 	if wait := f.limiter.Has(from, now); wait > 0 {
 		return tooManyRefused(wait)
 	}
@@ -88,9 +88,9 @@ func (f *failures) keep(hash [sha256.Size]byte) {
 	f.young[hash] = true
 }
 
-// addressOf returns the address that r comes from. A customer has a /64 of IPv6, so that counts as one address. Headers
+// AddressOf returns the address that r comes from. A customer has a /64 of IPv6, so that counts as one address. Headers
 // that name another are not believed: anybody can send them.
-func addressOf(r *http.Request) string {
+func AddressOf(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr

@@ -78,6 +78,7 @@ func Register(api *API, requests *pgxpool.Pool) {
 type Identity struct {
 	Org      string   `json:"org" doc:"Slug of the org"`
 	Actor    string   `json:"actor" example:"token:ci"`
+	Name     string   `json:"name,omitempty" doc:"Of a user, or the subject of a workload"`
 	Role     Role     `json:"role" enum:"reader,proposer,writer,admin"`
 	Grants   []Grant  `json:"grants,omitempty" doc:"Roles on some DAGs besides"`
 	OrgRoles []string `json:"org_roles,omitempty" doc:"Visibility groups"`
@@ -88,8 +89,8 @@ type Identity struct {
 type whoamiOutput struct{ Body Identity }
 
 func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error) {
-	me := Identity{Org: caller.OrgSlug, Actor: caller.Actor, Role: caller.Role, Grants: caller.Grants,
-		OrgRoles: caller.OrgRoles}
+	me := Identity{Org: caller.OrgSlug, Actor: caller.Actor, Name: caller.Name, Role: caller.Role,
+		Grants: caller.Grants, OrgRoles: caller.OrgRoles}
 	if !caller.ExpiresAt.IsZero() {
 		me.ExpiresAt = &caller.ExpiresAt
 	}

@@ -14,15 +14,16 @@ const secretDigits = 43
 
 var secretForm = regexp.MustCompile(`^dagctl_([a-z]+)_[0-9A-Za-z]{43}$`)
 
-func newSecret(kind string) string {
+// NewSecret returns a new secret of a kind.
+func NewSecret(kind string) string {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never fails: it ends the process instead
 	digits := new(big.Int).SetBytes(random[:]).Text(62)
 	return "dagctl_" + kind + "_" + strings.Repeat("0", secretDigits-len(digits)) + digits
 }
 
-// secretKind returns the kind in the prefix of a well-formed secret.
-func secretKind(secret string) (kind string, ok bool) {
+// SecretKind returns the kind in the prefix of a well-formed secret.
+func SecretKind(secret string) (kind string, ok bool) {
 	m := secretForm.FindStringSubmatch(secret)
 	if m == nil {
 		return "", false
@@ -30,8 +31,8 @@ func secretKind(secret string) (kind string, ok bool) {
 	return m[1], true
 }
 
-// hashSecret returns the hash that is stored. A plain hash is enough: 256 random bits cannot be guessed from it.
-func hashSecret(secret string) []byte {
+// HashSecret returns the hash that is stored. A plain hash is enough: 256 random bits cannot be guessed from it.
+func HashSecret(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
 	return sum[:]
 }

@@ -109,10 +109,23 @@ func (n NewToken) validate() (NewToken, error) {
 }
 
 func (n NewToken) validateUser(problems *tokenProblems) {
-	if !n.Role.Valid() {
-		problems.add("role", "a user token needs a role: reader, proposer, writer or admin")
+	*problems = append(*problems, CheckRoles(n.Role, n.Grants, n.OrgRoles)...)
+	if len(n.Runtimes)+len(n.Operators) > 0 {
+		problems.add("runtimes", "a user token claims no tasks: only worker tokens have runtimes and operators")
 	}
-	for _, g := range n.Grants {
+	if len(n.Orgs) > 0 {
+		problems.add("orgs", "a user token belongs to one org, that of its creator")
+	}
+}
+
+// CheckRoles returns what is wrong with what somebody is to be given: a role, roles on some DAGs besides, and org
+// roles.
+func CheckRoles(role Role, grants []Grant, orgRoles []string) []fault.Problem {
+	var problems tokenProblems
+	if !role.Valid() {
+		problems.add("role", "%q is no role: use reader, proposer, writer or admin", role)
+	}
+	for _, g := range grants {
 		if g.Role != RoleProposer && g.Role != RoleWriter {
 			problems.add("grants", "%q cannot be granted on some DAGs: only proposer and writer can", g.Role)
 		}
@@ -121,17 +134,12 @@ func (n NewToken) validateUser(problems *tokenProblems) {
 		}
 	}
 
-	for _, role := range n.OrgRoles {
-		if !goodOrgRole.MatchString(role) {
-			problems.add("org_roles", "%q is not an org role: write role:SLUG", role)
+	for _, r := range orgRoles {
+		if !goodOrgRole.MatchString(r) {
+			problems.add("org_roles", "%q is not an org role: write role:SLUG", r)
 		}
 	}
-	if len(n.Runtimes)+len(n.Operators) > 0 {
-		problems.add("runtimes", "a user token claims no tasks: only worker tokens have runtimes and operators")
-	}
-	if len(n.Orgs) > 0 {
-		problems.add("orgs", "a user token belongs to one org, that of its creator")
-	}
+	return problems
 }
 
 func (n NewToken) validateWorker(problems *tokenProblems) {
@@ -194,7 +202,7 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 		return "", Token{}, err
 	}
 
-	secret := newSecret(string(n.Kind))
+	secret := NewSecret(string(n.Kind))
 	if n.Kind != KindWorker {
 		orgs = nil
 	}
@@ -208,8 +216,8 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 			expires_at, grants)
 		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11, $12)
 		RETURNING `+tokenColumns,
-		caller.OrgID, n.Name, hashSecret(secret), n.Kind, n.Role, n.OrgRoles, n.Runtimes, n.Operators, orgs,
-		caller.Actor, n.TTL, grantTexts(n.Grants))
+		caller.OrgID, n.Name, HashSecret(secret), n.Kind, n.Role, n.OrgRoles, n.Runtimes, n.Operators, orgs,
+		caller.Actor, n.TTL, GrantTexts(n.Grants))
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
@@ -363,7 +371,7 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 	var grants []string
 	err = row.Scan(&t.Name, &t.Kind, &t.Role, &grants, &t.OrgRoles, &t.Runtimes, &t.Operators, &t.Orgs,
 		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
-	t.Grants = grantsOf(grants)
+	t.Grants = ParseGrants(grants)
 	return t, err
 }
 
@@ -389,11 +397,11 @@ func NewTokens(owner *pgxpool.Pool) *Tokens {
 
 // Authenticate returns the caller of a service token of kind user. It refuses worker tokens.
 func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
-	secret, ok := bearer(r)
+	secret, ok := Bearer(r)
 	if !ok {
 		return Caller{}, false, nil
 	}
-	kind, ok := secretKind(secret)
+	kind, ok := SecretKind(secret)
 	switch {
 	case !ok || (kind != string(KindUser) && kind != string(KindWorker)):
 		return Caller{}, false, nil
@@ -422,7 +430,7 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 			FROM token
 			WHERE t.id = token.id AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		)
-		SELECT org_id, slug, name, role, grants, org_roles, expires_at FROM token`, hashSecret(secret)).
+		SELECT org_id, slug, name, role, grants, org_roles, expires_at FROM token`, HashSecret(secret)).
 		Scan(&c.OrgID, &c.OrgSlug, &name, &c.Role, &grants, &c.OrgRoles, &c.ExpiresAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Caller{}, badToken()
@@ -430,6 +438,6 @@ func (a *Tokens) find(ctx context.Context, secret string) (Caller, error) {
 	if err != nil {
 		return Caller{}, fmt.Errorf("look up token: %w", err)
 	}
-	c.Actor, c.Grants = "token:"+name, grantsOf(grants)
+	c.Actor, c.Grants = "token:"+name, ParseGrants(grants)
 	return c, nil
 }

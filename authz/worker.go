@@ -39,12 +39,12 @@ func (w Worker) Actor() string { return "token:" + w.TokenName }
 // AuthenticateWorker returns the worker of a service token of kind worker, or an Unauthenticated fault for anything
 // else.
 func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
-	secret, ok := bearer(r)
+	secret, ok := Bearer(r)
 	if !ok {
 		return Worker{}, fault.New(fault.Unauthenticated, "this needs a worker token").
 			WithHint("send the header Authorization: Bearer dagctl_worker_..., or set DAGCTL_TOKEN for `dagctl worker`")
 	}
-	if kind, _ := secretKind(secret); kind == string(KindUser) {
+	if kind, _ := SecretKind(secret); kind == string(KindUser) {
 		return Worker{}, fault.New(fault.Unauthenticated, "a user token claims no tasks").
 			WithHint("`dagctl tokens create NAME --kind worker --runtime RUNTIME` creates a token that does")
 	} else if kind != string(KindWorker) {
@@ -73,7 +73,7 @@ const (
 
 // findWorker looks up a worker token, as find looks up a user token.
 func (a *Tokens) findWorker(ctx context.Context, secret string) (Worker, error) {
-	x := &lookup{hash: hashSecret(secret), done: make(chan struct{})}
+	x := &lookup{hash: HashSecret(secret), done: make(chan struct{})}
 	a.lookups.Add(x)
 	select {
 	case <-x.done:

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
@@ -63,6 +64,7 @@ type App struct {
 	quotas     *authz.Quotas
 	vault      *authz.Vault
 	signer     *authz.Signer
+	identity   *identity.Identity
 	registry   *registry.Registry
 	timers     *timers.Timers
 	builtin    *operators.Registry
@@ -85,6 +87,7 @@ func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *
 		func() error { return a.openStores(ctx, cfg) },
 		func() error { return cfg.warnOfOrgs(ctx, a.pool, a.log) },
 		func() error { return a.openKeys(ctx, cfg) },
+		func() error { return a.newIdentity(cfg) },
 		func() error { return a.newRegistry(cfg, folders) },
 		func() error { return a.newDispatcher(ctx, cfg, folders.Of) },
 		func() error { return a.newTimersAndLogs(cfg) },
@@ -157,6 +160,29 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	a.signer, err = cfg.newSigner(ctx)
+	return err
+}
+
+// newIdentity makes what lets people and pipelines in.
+func (a *App) newIdentity(cfg Config) error {
+	providers, err := cfg.providers(os.Getenv)
+	if err != nil {
+		return err
+	}
+	dialer, err := dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses})
+	if err != nil {
+		return err
+	}
+	starts, err := rest.NewLimiter(refusedPerSecond, refusedAtOnce)
+	if err != nil {
+		return err
+	}
+
+	a.identity, err = identity.New(identity.Config{
+		Owner: a.pool, Requests: a.requests, BaseURL: cfg.BaseURL, Providers: providers, Dialer: dialer, Starts: starts,
+		IdleAfter: time.Duration(cfg.Identity.SessionIdleHours) * time.Hour,
+		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Log: a.log,
+	})
 	return err
 }
 
@@ -273,6 +299,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	}
 
 	authz.Register(a.API, a.requests)
+	a.identity.AddRoutes(a.API)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
 	deploy.New(a.registry).AddRoutes(a.API)
@@ -319,10 +346,10 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	tokens := authz.NewTokens(a.pool)
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
-		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev, Quotas: a.quotas,
-		Failures: failures,
-		Workers:  tokens, WorkerLimiter: workers, Signer: a.signer,
-		Origins: cfg.Origins, RenderError: web.RenderError,
+		Authenticators: append([]authz.Authenticator{tokens}, a.identity.Authenticators()...), Dev: dev,
+		Limiter: callers, Quotas: a.quotas, Failures: failures,
+		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
+		Origins: cfg.origins(), Hosts: cfg.hosts(), SignInPath: identity.SignInPath, RenderError: web.RenderError,
 	})
 }
 
@@ -395,6 +422,7 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.health.Run(working) })
 	g.Go(func() error { return a.Dispatcher.Run(working) })
 	g.Go(func() error { return a.timers.Run(working) })
+	g.Go(func() error { return a.identity.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
 	g.Go(func() error { return a.outages.watch(working) })

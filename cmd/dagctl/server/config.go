@@ -57,6 +57,7 @@ type Config struct {
 	Backpressure BackpressureConfig `yaml:"backpressure"`
 	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
 	Secrets      SecretsConfig      `yaml:"secrets"`
+	Identity     IdentityConfig     `yaml:"identity"`
 	Log          LogConfig          `yaml:"log"`
 
 	// VersionRetentionDays is how long DAG versions stay that no longer serve, before they shrink to their records.
@@ -224,6 +225,7 @@ var (
 		Engines: defaultEngines, Limits: defaultLimits, Weights: defaultWeights,
 		Backpressure:         BackpressureConfig{MaxQueued: 1_000_000},
 		TaskLogs:             defaultTaskLogs,
+		Identity:             defaultIdentity,
 		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
 		Log:                  DefaultLog,
 	}

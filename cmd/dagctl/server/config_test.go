@@ -56,7 +56,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 	}
 	require.Equal(t, []string{"database_url", "storage.root", "storage.max_upload_mb", "runtimes.lambda.function",
 		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
-		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds", "limits", "weights",
+		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds",
+		"identity.session_idle_hours", "identity.session_days", "limits", "weights",
 		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days", "log"}, places)
 }
 

@@ -63,6 +63,7 @@ func (cfg *Config) Validate() error {
 	}
 	cfg.checkEngines(&found)
 
+	cfg.checkIdentity(&found)
 	cfg.Limits.check(&found)
 	cfg.Weights.check(&found)
 	cfg.Backpressure.check(&found)

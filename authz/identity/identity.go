@@ -1,0 +1,92 @@
+// Package identity lets people and pipelines in: people sign in at an OpenID provider, or by a one-time link of an
+// admin; pipelines present the token of an issuer that their org trusts.
+//
+// Vocabulary: a Provider is an OpenID provider of the server's config, at which people sign in. A User is a person in
+// one org; who belongs to several has a user in each. A Rule says what an org gives those whom an issuer vouches for,
+// by their Claims: people when they sign in (kind user), or the tokens of a workload, such as a job of a CI service. A
+// session is a user who signed in with a browser or the command line. What a user may do is what an admin gave to the
+// user, and what the rules give that matched the sign-in, as they are now.
+//
+// It owns users, org_role_memberships (with authz), trust_rules, sessions, sign_in_links and cli_logins.
+package identity
+
+import (
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/internal/rest"
+)
+
+// Config has what identities need.
+type Config struct {
+	Owner    *pgxpool.Pool // finds users and sessions before their org is known
+	Requests *pgxpool.Pool
+	// BaseURL is the address of the server for browsers. Without it nobody can sign in.
+	BaseURL   string
+	Providers []Provider
+	Dialer    *dial.Dialer // reaches the issuers that orgs name
+	IdleAfter time.Duration
+	Ends      time.Duration // how long a session lasts at most
+	Starts    *rest.Limiter // for sign-ins from one address; nil: no limit
+	Log       *slog.Logger
+}
+
+// How long sessions last where the config does not say.
+const (
+	DefaultIdleAfter = 12 * time.Hour
+	DefaultEnds      = 7 * 24 * time.Hour
+)
+
+// Identity recognises people and pipelines, and signs people in.
+type Identity struct {
+	Config
+	base      *url.URL
+	providers map[string]*provider // by name
+	issuers   *issuers
+}
+
+// New validates the config. It asks no provider: one that does not answer keeps nobody from using the server.
+func New(c Config) (*Identity, error) {
+	if c.Owner == nil || c.Requests == nil || c.Dialer == nil || c.Log == nil {
+		return nil, errors.New("identity: pools, a dialer and a log are needed")
+	}
+	if c.IdleAfter == 0 {
+		c.IdleAfter = DefaultIdleAfter
+	}
+	if c.Ends == 0 {
+		c.Ends = DefaultEnds
+	}
+
+	c.BaseURL = strings.TrimRight(c.BaseURL, "/")
+	base, err := url.Parse(c.BaseURL)
+	if err != nil {
+		return nil, err
+	}
+	id := &Identity{Config: c, base: base, providers: map[string]*provider{}, issuers: newIssuers(c.Dialer)}
+	for _, p := range c.Providers {
+		if err := p.Check(c.BaseURL); err != nil {
+			return nil, err
+		}
+		id.providers[p.Name] = newProvider(p, c.BaseURL)
+	}
+	return id, nil
+}
+
+// Authenticators returns what recognises the credentials of this package.
+func (id *Identity) Authenticators() []authz.Authenticator {
+	return []authz.Authenticator{sessions{id}, bearers{id}}
+}
+
+// Audience returns what the token of a workload must be made for. It names the server and the org, so that no token for
+// one org or server works at another.
+func (id *Identity) Audience(org string) string { return id.BaseURL + "/" + org }
+
+// secure reports whether browsers reach the server by TLS. Otherwise it is on this machine: see Provider.Check.
+func (id *Identity) secure() bool { return id.base.Scheme == "https" }
