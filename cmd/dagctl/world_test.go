@@ -61,7 +61,8 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	cfg.Runtimes = server.RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}},
 		"elsewhere": {{Kind: backends.Poll}}}
 	cfg.Limits = server.LimitsConfig{RequestsPerSecond: 10_000, Burst: 10_000,
-		WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000}
+		WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000,
+		RefusedPerSecond: 10_000, RefusedBurst: 10_000}
 	cfg.SecretKeys = []string{authz.NewVaultKey()}
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
 	require.NoError(t, err)

@@ -173,7 +173,7 @@ func (a *App) newIdentity(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	starts, err := rest.NewLimiter(refusedPerSecond, refusedAtOnce)
+	starts, err := rest.NewLimiter(cfg.Limits.RefusedPerSecond, cfg.Limits.RefusedBurst)
 	if err != nil {
 		return err
 	}
@@ -322,12 +322,6 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	return nil
 }
 
-// How many credentials of one address may be refused before others from there wait.
-const (
-	refusedPerSecond = 2
-	refusedAtOnce    = 100
-)
-
 // newAPI makes the API, without routes: who may call it, and how often.
 func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	callers, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
@@ -338,7 +332,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	failures, err := rest.NewLimiter(refusedPerSecond, refusedAtOnce)
+	failures, err := rest.NewLimiter(cfg.Limits.RefusedPerSecond, cfg.Limits.RefusedBurst)
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,8 @@ func (cfg *Config) checkFileRoots(found *problems) {
 }
 
 func (c LimitsConfig) check(found *problems) {
-	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 {
+	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 ||
+		c.RefusedPerSecond <= 0 || c.RefusedBurst < 1 {
 		found.add("limits", "let nothing through")
 	}
 }
