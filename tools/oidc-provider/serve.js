@@ -1,5 +1,5 @@
-// Serves OpenID Connect on a loopback port, with oidc-provider. Each line of standard input is a command in JSON, and each
-// line of standard output the answer to one: "" when it is done, or what went wrong.
+// Serves OpenID Connect on a loopback port, with oidc-provider. Each line of standard input is a command in JSON, and
+// each line of standard output the answer to one: "" when it is done, or what went wrong.
 //
 //   {"serve": {"port": 9000, "keys": [JWK, ...], "users": [...], "clients": [...], "lifetimes": {...}}}
 //     the configuration from now on; the first one listens. Sessions and tokens outlive it. The first key signs.
