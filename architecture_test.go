@@ -126,8 +126,8 @@ var mayImport = map[string][]string{
 
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
-var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testdb",
-	"internal/testoidc", "internal/tests3", "internal/testserver"}
+var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testbrowser",
+	"internal/testdb", "internal/testoidc", "internal/tests3", "internal/testserver"}
 
 // duckDB are the rooms that talk with DuckDB's driver.
 var duckDB = []string{"internal/duck", "engine/inside"}

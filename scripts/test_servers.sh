@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the servers that tests talk to and that are not written in Go: the packages that tools/*/package-lock.json pin,
-# beside them, and a Node for .cache where this machine has none or one too old. Says nothing when nothing is missing.
+# Install what tests talk to and is not written in Go: the servers that tools/*/package-lock.json pin, beside them, a
+# Node for .cache where this machine has none or one too old, and a browser. Says nothing when nothing is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,6 +17,32 @@ own=$PWD/.cache/node/node_modules/.bin
 
 has_node() { runs node || runs "$own/node"; }
 
+# A browser of Chromium's kind, where chromedp looks for one.
+has_browser() {
+	for browser in chromium chromium-browser google-chrome google-chrome-stable \
+		/Applications/Chromium.app/Contents/MacOS/Chromium \
+		"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do
+		command -v "$browser" >/dev/null && return 0
+	done
+	return 1
+}
+
+apt_install() {
+	root=
+	[ "$(id -u)" = 0 ] || root=sudo
+	say "installing with apt-get: $*"
+	$root apt-get update -qq
+	$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+get_browser() {
+	has_browser && return 0
+	if [ "$(uname -s)" != Darwin ] && command -v apt-get >/dev/null; then
+		apt_install chromium
+	fi
+	has_browser || { say "install Chromium or Chrome, for example: dnf install chromium"; exit 1; }
+}
+
 get_npm() {
 	command -v npm >/dev/null && return 0
 	if [ "$(uname -s)" = Darwin ]; then
@@ -24,11 +50,7 @@ get_npm() {
 		say "installing with Homebrew: node"
 		brew install --quiet node
 	elif command -v apt-get >/dev/null; then
-		root=
-		[ "$(id -u)" = 0 ] || root=sudo
-		say "installing with apt-get: nodejs npm"
-		$root apt-get update -qq
-		$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
+		apt_install nodejs npm
 	else
 		say "install Node 20 or newer with npm, for example: dnf install nodejs npm"
 		exit 1
@@ -48,3 +70,4 @@ for lock in tools/*/package-lock.json; do
 	cp "$lock" "$folder/node_modules/.installed"
 done
 has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
+get_browser
