@@ -144,7 +144,7 @@ func (id *Identity) addUsers(api *authz.API) {
 	})
 
 	type changeInput struct {
-		userInput
+		User string `path:"user" maxLength:"254" doc:"Id or e-mail address"`
 		Body UserChange
 	}
 	authz.Handle(api, authz.Admin, huma.Operation{

@@ -85,8 +85,8 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		datasets.GCCommand(c))
 	add("server", dev.Command(c), server.ServeCommand(c), server.MigrateCommand(c), server.DoctorCommand(c),
 		workers.WorkerCommand(c), workers.WorkersCommand(c),
-		access.AdminCommand(c), access.OrgCommand(c), access.TokensCommand(c),
-		access.RolesCommand(c), access.SecretsCommand(c))
-	root.AddCommand(c.TargetCommand(), c.VersionCommand())
+		access.AdminCommand(c), access.OrgCommand(c), access.UsersCommand(c), access.TrustCommand(c),
+		access.TokensCommand(c), access.RolesCommand(c), access.SecretsCommand(c))
+	root.AddCommand(access.LoginCommand(c), access.LogoutCommand(c), c.TargetCommand(), c.VersionCommand())
 	return root
 }

@@ -21,7 +21,7 @@ func AdminCommand(c *cli.CLI) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(bootstrapCommand(c), adminCreateTokenCommand(c), createWorkerTokenCommand(c),
-		adminRevokeTokenCommand(c), adminQuotasCommand(c))
+		adminRevokeTokenCommand(c), adminQuotasCommand(c), adminLinkCommand(c))
 	return cmd
 }
 
@@ -57,7 +57,8 @@ func bootstrapCommand(c *cli.CLI) *cobra.Command {
 				fmt.Fprintln(w, secret)
 				fmt.Fprintf(c.Err, "This is the admin token %q of org %s. Keep it: it is not shown again.\n",
 					made.Token, made.Org)
-				fmt.Fprintln(c.Err, "Next: `dagctl target add NAME --url URL --token-file FILE`.")
+				fmt.Fprintln(c.Err, "Next: `dagctl target add NAME --url URL --token-file FILE`, and `dagctl admin "+
+					"sign-in-link` for the pages.")
 			})
 		},
 	}

@@ -77,18 +77,6 @@ func writeQuotas(c *cli.CLI, w io.Writer, org string, quotas []authz.OrgQuota) {
 	t.Write(w)
 }
 
-// OrgCommand returns `dagctl org` with its subcommands.
-func OrgCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "org",
-		Short: "Show what your org uses",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(orgUsageCommand(c))
-	return cmd
-}
-
 func orgUsageCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "usage",

@@ -29,7 +29,7 @@ func WhoamiCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(me, func(w io.Writer) {
-				fmt.Fprintf(w, "%s, %s of %s\n", me.Actor, roleText(me.Role, me.Grants), me.Org)
+				fmt.Fprintf(w, "%s, %s of %s\n", nameOf(me), roleText(me.Role, me.Grants), me.Org)
 				if len(me.OrgRoles) > 0 {
 					fmt.Fprintf(w, "in %s\n", strings.Join(me.OrgRoles, ", "))
 				}

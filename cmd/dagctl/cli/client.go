@@ -38,7 +38,9 @@ func (c *CLI) Connect() (*Client, error) {
 	fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
 	client := NewClient(t)
 	var once sync.Once
-	client.warn = func(until time.Time) { once.Do(func() { c.warnOfEnd(until) }) }
+	if strings.HasPrefix(t.Token, "dagctl_user_") { // use prolongs sessions, and tokens of pipelines are short-lived
+		client.warn = func(until time.Time) { once.Do(func() { c.warnOfEnd(until) }) }
+	}
 	return client, nil
 }
 
@@ -223,7 +225,7 @@ func (c *Client) refusal(method, path string, response *http.Response, text []by
 		err.Message += " (request " + p.RequestID + ")"
 	}
 	if err.Kind == fault.Unauthenticated {
-		err.Hint = "set DAGCTL_TOKEN, or store a token with `dagctl target add --token-file`"
+		err.Hint = "sign in with `dagctl login`, or set DAGCTL_TOKEN"
 	}
 	return err
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -202,4 +204,45 @@ func WritePrivate(path string, text []byte) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// TargetFor returns the target for an address: the one that has it, or a new one by a name, or else by its host.
+func (c *CLI) TargetFor(address, name string) (Target, error) {
+	address = strings.TrimRight(address, "/")
+	file, err := c.readTargets()
+	if err != nil {
+		return Target{}, err
+	}
+	if name == "" {
+		for _, known := range slices.Sorted(maps.Keys(file.Targets)) {
+			if strings.TrimRight(file.Targets[known].URL, "/") == address {
+				name = known
+			}
+		}
+	}
+
+	t := Target{Name: name, URL: address}
+	if err := t.check(); err != nil {
+		return Target{}, err
+	}
+	if base, err := url.Parse(address); t.Name == "" && err == nil {
+		t.Name = base.Host
+	}
+	return t, nil
+}
+
+// KeepTarget stores a target with its token, and makes it the current one if it has a token.
+func (c *CLI) KeepTarget(t Target) error {
+	file, err := c.readTargets()
+	if err != nil {
+		return err
+	}
+	if file.Targets == nil {
+		file.Targets = map[string]Target{}
+	}
+	file.Targets[t.Name] = t
+	if t.Token != "" {
+		file.Current = t.Name
+	}
+	return c.writeTargets(file)
 }

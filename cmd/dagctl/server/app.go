@@ -299,6 +299,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	}
 
 	authz.Register(a.API, a.requests)
+	authz.RegisterOrg(a.API, a.pool)
 	a.identity.AddRoutes(a.API)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
