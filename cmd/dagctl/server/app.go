@@ -31,7 +31,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
-	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -402,29 +401,6 @@ func (a *App) work(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// sweepEvery is how often a server looks for folders of processes that were killed.
-const sweepEvery = 10 * time.Minute
-
-// sweep removes the folders of tasks, engines and calls whose servers were killed, until ctx ends.
-func (a *App) sweep(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			a.sweepFolders()
-		}
-	}
-}
-
-func (a *App) sweepFolders() {
-	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep(), workdir.Sweep("", workdir.Temporary)); err != nil {
-		a.log.Warn("folders of killed processes stay", "error", err)
-	}
 }
 
 // ServeHTTP serves until ctx ends, then lets requests finish for at most 10 seconds.
