@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
@@ -60,6 +61,7 @@ type App struct {
 	health     *health.Health // of the storage
 	engines    *engine.Engines
 	quotas     *authz.Quotas
+	sealer     *auditlog.Sealer
 	vault      *authz.Vault
 	signer     *authz.Signer
 	registry   *registry.Registry
@@ -107,6 +109,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	a.sealer = auditlog.NewSealer(a.pool, a.log)
 	a.quotas = authz.NewQuotas(a.pool, a.worker)
 	a.quotas.CountEngines(func() map[uuid.UUID]int64 { return enginesOf(a.engines.Working()) })
 
@@ -272,6 +275,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	}
 
 	authz.Register(a.API, a.requests)
+	auditlog.AddRoutes(a.API, a.requests)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
 	deploy.New(a.registry).AddRoutes(a.API)
@@ -320,7 +324,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
 		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev, Quotas: a.quotas,
 		Failures: failures,
-		Workers:  tokens, WorkerLimiter: workers, Signer: a.signer,
+		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.Origins, RenderError: web.RenderError,
 	})
 }
@@ -395,6 +399,7 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.Dispatcher.Run(working) })
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
+	g.Go(func() error { return a.sealer.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
 	g.Go(func() error { return a.outages.watch(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
