@@ -61,6 +61,7 @@ type App struct {
 	health     *health.Health // of the storage
 	engines    *engine.Engines
 	quotas     *authz.Quotas
+	refusals   *authz.Refusals
 	sealer     *auditlog.Sealer
 	vault      *authz.Vault
 	signer     *authz.Signer
@@ -109,7 +110,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	a.sealer = auditlog.NewSealer(a.pool, a.log)
+	a.refusals, a.sealer = authz.NewRefusals(a.requests, a.log), auditlog.NewSealer(a.pool, a.log)
 	a.quotas = authz.NewQuotas(a.pool, a.worker)
 	a.quotas.CountEngines(func() map[uuid.UUID]int64 { return enginesOf(a.engines.Working()) })
 
@@ -323,7 +324,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
 		Authenticators: []authz.Authenticator{tokens}, Limiter: callers, Dev: dev, Quotas: a.quotas,
-		Failures: failures,
+		Failures: failures, Refusals: a.refusals,
 		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.Origins, RenderError: web.RenderError,
 	})
@@ -400,6 +401,7 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
 	g.Go(func() error { return a.sealer.Run(working) })
+	g.Go(func() error { return a.refusals.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
 	g.Go(func() error { return a.outages.watch(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
@@ -447,6 +449,10 @@ func (a *App) Close() {
 		}
 	}
 
+	// No request is served any more.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	a.refusals.Flush(ctx)
 	for _, pool := range []*pgxpool.Pool{a.requests, a.pool} {
 		if pool != nil {
 			pool.Close()

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+)
+
+// sealed waits until a server has sealed all entries of org acme, and returns what it says of the chain.
+func (w *world) sealed(t *testing.T) (found auditlog.ChainCheck) {
+	t.Helper()
+	eventually(t, "all entries are sealed", func() (bool, error) {
+		err := w.as(admin).Get(t.Context(), "/v1/audit/verify", nil, &found)
+		return err == nil && found.Unsealed == 0, err
+	})
+	return found
+}
+
+func TestAuditCommands(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	admins, readers := w.env(t, admin), w.env(t, reader)
+	must(t, readers, "query", "FROM daily_highest")
+	require.Equal(t, cli.ExitFailed, dagctl(t, readers, "tokens", "list").code)
+	require.Contains(t, dagctl(t, readers, "audit", "list").err, "this needs the role admin")
+	list := func(args ...string) (actions []string) {
+		for _, e := range decode[[]authz.AuditEntry](t, admins, append([]string{"audit", "list"}, args...)...) {
+			actions = append(actions, e.Action)
+		}
+		return actions
+	}
+	eventually(t, "refusals are in the log", func() (bool, error) {
+		return len(list("--outcome", "refused")) == 2, nil
+	})
+	require.Equal(t, []string{"request.refused"}, list("--object", "GET /v1/tokens", "--actor", "token:reader"))
+	require.Equal(t, []string{"query.run"}, list("--dataset", "daily_highest"))
+	require.Equal(t, []string{"dag.deploy"}, list("--action", "dag.*", "--since", "1h", "--until", "2100-01-01"))
+	require.Empty(t, list("--until", "2020-01-01"))
+	require.Contains(t, dagctl(t, admins, "audit", "list", "--since", "yesterday").err, `--since "yesterday" is not a time`)
+	table := must(t, admins, "audit", "list", "--action", "token.create", "--limit", "1")
+	require.Regexp(t, `SEQ +AT +ACTOR +ACTION +OUTCOME +OBJECT +DETAIL\n.* token:admin +token.create +done +token:worker `,
+		table)
+
+	check := w.sealed(t)
+	require.True(t, check.Whole, "%+v", check.Break)
+	require.Equal(t, check, decode[auditlog.ChainCheck](t, admins, "audit", "verify", "--head", check.Head))
+	require.Contains(t, must(t, admins, "audit", "verify"), "Head: "+check.Head)
+	file, sheet := filepath.Join(t.TempDir(), "audit.ndjson"), filepath.Join(t.TempDir(), "audit.csv")
+	must(t, admins, "audit", "export", "--out", file)
+	must(t, admins, "audit", "export", "--out", sheet, "--format", "csv", "--action", "token.*")
+	text, err := os.ReadFile(sheet)
+	require.NoError(t, err)
+	require.Equal(t, 5, strings.Count(string(text), "\n"), "%s", text) // with the header
+	require.Equal(t, string(must(t, admins, "audit", "export")), readFile(t, file))
+
+	nowhere := map[string]string{"HOME": t.TempDir()} // no server
+	require.Equal(t, check, decode[auditlog.ChainCheck](t, nowhere, "audit", "verify", "--file", file, "--head",
+		check.Head))
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(readFile(t, file), "token:reader", "token:writer", 1)),
+		0o600))
+	changed := dagctl(t, nowhere, "audit", "verify", "--file", file)
+	require.Equal(t, cli.ExitFailed, changed.code)
+	require.Contains(t, changed.out, "The audit log is broken: entry ")
+	require.Contains(t, dagctl(t, nowhere, "audit", "verify", "--file", sheet).err, "is not NDJSON of `dagctl audit export`")
+
+	_, err = w.pool.Exec(t.Context(), `UPDATE audit_log SET actor = 'token:admin' WHERE action = 'query.run'`)
+	require.NoError(t, err)
+	broken := dagctl(t, admins, "audit", "verify", "-o", "json")
+	require.Equal(t, cli.ExitFailed, broken.code)
+	var found auditlog.ChainCheck
+	require.NoError(t, json.Unmarshal([]byte(broken.out), &found), broken.out)
+	require.Equal(t, "changed", found.Break.What)
+	require.True(t, func() (whole bool) {
+		var of auditlog.ChainCheck
+		require.NoError(t, w.as(foreign).Get(t.Context(), "/v1/audit/verify", nil, &of))
+		return of.Whole
+	}(), "the other org's chain")
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
