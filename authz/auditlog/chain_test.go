@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -227,4 +228,23 @@ func TestRequestsSealNothing(t *testing.T) {
 	require.True(t, w.verify(t, w.acme, auditlog.Head{}).Whole)
 	w.write(t, w.acme, "thing.change")
 	require.Equal(t, int64(1), w.verify(t, w.acme, auditlog.Head{}).Unsealed)
+}
+
+// Many entries of before the chain are sealed in batches and verified in pages. It logs how long that takes.
+func TestManyEntries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const entries = 5000
+	w.exec(t, `INSERT INTO audit_log (id, org_id, actor, action, object, detail, request_id, at)
+		SELECT gen_random_uuid(), $1, 'token:ci', 'query.run', 'orders,people', jsonb_build_object('rows', n, 'datasets',
+			jsonb_build_array(jsonb_build_object('dataset', 'orders', 'columns', ARRAY['id', 'customer', 'total']))),
+			gen_random_uuid(), now() - n * interval '1 second'
+		FROM generate_series(1, $2::int) AS n`, w.acme.OrgID, entries-1)
+	began := time.Now()
+	require.NoError(t, w.sealer.Seal(t.Context()))
+	sealed := time.Now()
+	found := w.verify(t, w.acme, auditlog.Head{})
+	t.Logf("%d entries: sealed in %s, verified in %s", entries, sealed.Sub(began), time.Since(sealed))
+	require.True(t, found.Whole)
+	require.Equal(t, []int64{entries, entries, 0}, []int64{found.Entries, found.Last, found.Unsealed})
 }
