@@ -25,9 +25,16 @@ const (
 	auditRefusal = "request.refused"
 )
 
+// Change is the detail of an entry about what had a state before, or has one after: nil stands for neither.
+type Change struct {
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+	Reason string `json:"reason,omitempty"` // that the caller gave
+}
+
 // Audit records a mutation in the transaction that makes it, so that neither exists without the other. The action is
-// noun.verb (dag.deploy) and the object is what changed. detail is what a reader needs besides, such as
-// {"before": ..., "after": ...}. It becomes JSON and must hold no secret.
+// noun.verb (dag.deploy) and the object is what changed. detail is what a reader needs besides, such as a Change.
+// It becomes JSON and must hold no secret, no row and no SQL.
 func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string, detail any) error {
 	return audit(ctx, tx, caller, Done, action, object, detail)
 }

@@ -98,7 +98,8 @@ func TestFilters(t *testing.T) {
 		"since":    {auditlog.Filter{Since: new2024, Action: "token.create"}, []string{"token.create"}},
 		"later":    {auditlog.Filter{Since: time.Now().Add(time.Hour)}, []string{}},
 		"all of them": {auditlog.Filter{Actor: "token:ci", Action: "query.*", Object: "orders,people",
-			Dataset: "people", Outcome: authz.Done, Since: new2024, Until: time.Now().Add(time.Hour)}, []string{"query.run"}},
+			Dataset: "people", Outcome: authz.Done, Since: new2024,
+			Until: time.Now().Add(time.Hour)}, []string{"query.run"}},
 	} {
 		list, err := auditlog.List(t.Context(), w.requests, w.acme, tc.filter, rest.PageInput{Limit: 100})
 		require.NoError(t, err, name)

@@ -45,7 +45,7 @@ func TestAuditCommands(t *testing.T) {
 	require.Equal(t, []string{"query.run"}, list("--dataset", "daily_highest"))
 	require.Equal(t, []string{"dag.deploy"}, list("--action", "dag.*", "--since", "1h", "--until", "2100-01-01"))
 	require.Empty(t, list("--until", "2020-01-01"))
-	require.Contains(t, dagctl(t, admins, "audit", "list", "--since", "yesterday").err, `--since "yesterday" is not a time`)
+	require.Contains(t, dagctl(t, admins, "audit", "list", "--since", "yesterday").err, `"yesterday" is not a time`)
 	table := must(t, admins, "audit", "list", "--action", "token.create", "--limit", "1")
 	require.Regexp(t, `SEQ +AT +ACTOR +ACTION +OUTCOME +OBJECT +DETAIL\n.* token:admin +token.create +done +token:worker `,
 		table)
@@ -70,7 +70,7 @@ func TestAuditCommands(t *testing.T) {
 	changed := dagctl(t, nowhere, "audit", "verify", "--file", file)
 	require.Equal(t, cli.ExitFailed, changed.code)
 	require.Contains(t, changed.out, "The audit log is broken: entry ")
-	require.Contains(t, dagctl(t, nowhere, "audit", "verify", "--file", sheet).err, "is not NDJSON of `dagctl audit export`")
+	require.Contains(t, dagctl(t, nowhere, "audit", "verify", "--file", sheet).err, "is not NDJSON of")
 
 	_, err = w.pool.Exec(t.Context(), `UPDATE audit_log SET actor = 'token:admin' WHERE action = 'query.run'`)
 	require.NoError(t, err)
@@ -91,4 +91,61 @@ func readFile(t *testing.T, name string) string {
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	return string(text)
+}
+
+// What changes something says what it was before and what it is then, and no value of a secret.
+func TestAuditEntriesSayBeforeAndAfter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	admins, file := w.env(t, admin), filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(readingsDAG+"description: again\n"), 0o600))
+	must(t, w.env(t, writer), "deploy", file)
+	for _, command := range [][]string{
+		{"roles", "create", "finance", "--name", "Finance"}, {"roles", "delete", "finance"},
+		{"tokens", "create", "ci", "--role", "writer"}, {"tokens", "revoke", "ci", "--yes"},
+		{"pause", "readings", "--reason", "first"}, {"pause", "readings", "--reason", "second"}, {"resume", "readings"},
+		{"pin", "readings", "v1", "--reason", "audit"}, {"unpin", "readings", "v1"}, {"rollback", "readings", "--yes"},
+	} {
+		must(t, admins, command...)
+	}
+	for _, value := range []string{"first-value", "second-value"} {
+		r := dagctlWithInput(t, admins, value, "secrets", "set", "api-key")
+		require.Zero(t, r.code, r.err)
+	}
+
+	var list struct{ Items []authz.AuditEntry }
+	require.NoError(t, w.as(admin).Get(t.Context(), "/v1/audit?limit=500", nil, &list))
+	type change struct{ Before, After any }
+	found := map[string][]change{} // by action, oldest first
+	for _, e := range list.Items {
+		require.NotContains(t, string(e.Detail), "-value")
+		var c change
+		require.NoError(t, json.Unmarshal(e.Detail, &c))
+		found[e.Action] = append([]change{c}, found[e.Action]...)
+	}
+	field := func(v any, name string) any {
+		m, _ := v.(map[string]any)
+		return m[name]
+	}
+	last := func(action string) change {
+		require.NotEmpty(t, found[action], action)
+		return found[action][len(found[action])-1]
+	}
+	require.Equal(t, change{nil, map[string]any{"name": "Finance"}}, last("role.create"))
+	require.Equal(t, change{map[string]any{"name": "Finance"}, nil}, last("role.delete"))
+	require.Equal(t, "writer", field(last("token.create").After, "role"))
+	require.Nil(t, field(last("token.revoke").Before, "revoked_at"))
+	require.NotNil(t, field(last("token.revoke").After, "revoked_at"))
+	require.Equal(t, "writer", field(last("token.revoke").Before, "role"))
+	require.Nil(t, found["pause.set"][0].Before)
+	require.Equal(t, []any{"first", "second"},
+		[]any{field(last("pause.set").Before, "reason"), field(last("pause.set").After, "reason")})
+	require.Equal(t, "second", field(last("pause.remove").Before, "reason"))
+	require.Equal(t, []any{nil, "audit"}, []any{last("dag.pin").Before, field(last("dag.pin").After, "reason")})
+	require.Equal(t, []any{"audit", nil}, []any{field(last("dag.unpin").Before, "reason"), last("dag.unpin").After})
+	require.Equal(t, []change{{nil, 1.0}, {1.0, 2.0}}, found["dag.deploy"])
+	require.Equal(t, change{2.0, 1.0}, last("dag.rollback"))
+	require.Nil(t, found["secret.set"][0].Before)
+	require.Equal(t, found["secret.set"][0].After, last("secret.set").Before)
 }
