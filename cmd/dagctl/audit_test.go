@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 )
 
 // sealed waits until a server has sealed all entries of org acme, and returns what it says of the chain.
@@ -148,4 +152,27 @@ func TestAuditEntriesSayBeforeAndAfter(t *testing.T) {
 	require.Equal(t, change{2.0, 1.0}, last("dag.rollback"))
 	require.Nil(t, found["secret.set"][0].Before)
 	require.Equal(t, found["secret.set"][0].After, last("secret.set").Before)
+}
+
+// A server that ends writes the refusals that it has counted.
+func TestAServerThatEndsWritesItsRefusals(t *testing.T) {
+	t.Parallel()
+	var cfg server.Config
+	w := newWorld(t, func(c *server.Config) { cfg = *c })
+	log := new(output)
+	another, err := server.New(t.Context(), cfg, cfg.Folders(), nil, slog.New(slog.NewTextHandler(log, nil)))
+	require.NoError(t, err)
+	for range 3 {
+		r := httptest.NewRequest(http.MethodGet, "/v1/tokens", nil)
+		r.Header.Set("Authorization", "Bearer "+w.tokens[reader])
+		answer := httptest.NewRecorder()
+		another.API.Handler().ServeHTTP(answer, r)
+		require.Equal(t, http.StatusForbidden, answer.Code)
+	}
+	another.Close() // no loop of it has run
+
+	var list struct{ Items []authz.AuditEntry }
+	require.NoError(t, w.as(admin).Get(t.Context(), "/v1/audit?outcome=refused", nil, &list))
+	require.Len(t, list.Items, 1, log.String())
+	require.Contains(t, string(list.Items[0].Detail), `"count":3,`)
 }
