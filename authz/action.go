@@ -121,10 +121,18 @@ func Authorize(c Caller, do Action, on Object) error {
 	} else if c.MaySomewhere(do) {
 		where = " for the whole org"
 	}
-	return fault.New(fault.Forbidden, "this needs the role %s%s, but %s has %s",
+	return &lacksRole{action: do, error: fault.New(fault.Forbidden, "this needs the role %s%s, but %s has %s",
 		leastRoles[do], where, c.Actor, c.roles()).
-		WithHint("ask an admin of the org %s", c.OrgSlug)
+		WithHint("ask an admin of the org %s", c.OrgSlug)}
 }
+
+// lacksRole is the error of a caller who lacks the role for an action.
+type lacksRole struct {
+	error
+	action Action
+}
+
+func (l *lacksRole) Unwrap() error { return l.error }
 
 // roles says what the caller has, for people.
 func (c Caller) roles() string {

@@ -25,6 +25,7 @@ type Config struct {
 	Authenticators []Authenticator // tried in order; the first that recognises the credential decides
 	Limiter        *rest.Limiter   // for each caller and each running task; nil: no limit
 	Quotas         *Quotas         // of orgs; nil: none
+	Refusals       *Refusals       // of callers, for the audit log; nil: they are not recorded
 	Failures       *rest.Limiter   // for refused credentials from each address; nil: no limit
 	Workers        *Tokens         // recognises workers; nil: the API has no routes for them
 	WorkerLimiter  *rest.Limiter   // for each worker token, which a whole fleet may share; nil: no limit
@@ -52,6 +53,7 @@ type API struct {
 	authenticators []Authenticator
 	limiter        *rest.Limiter
 	quotas         *Quotas
+	refusals       *Refusals
 	failures       failures
 	workers        *Tokens
 	remoteLimiter  *rest.Limiter
@@ -93,7 +95,8 @@ func NewAPI(cfg Config) (*API, error) {
 
 	api := &API{
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, origins: origins,
-		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
+		refusals: cfg.Refusals,
+		workers:  cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		finders: map[Target]Finder{}, remote: map[string]bool{}, public: map[string]bool{},
 		hosts: cfg.Hosts, signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
@@ -172,9 +175,11 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation,
 		op.Middlewares = append(op.Middlewares, api.endWhenRevoked)
 	}
 
-	admit := func(r *http.Request) (Caller, error) { return api.admit(rule, r) }
+	route := Route{Method: op.Method, Path: op.Path, Rule: rule}
+	admit := func(r *http.Request) (Caller, error) { return api.admit(route, r) }
 	handle(api, op, admit, func(ctx context.Context, caller Caller, in *I) (*O, error) {
 		out, err := fn(ctx, caller, in)
+		api.refusals.note(caller, route, err, time.Now())
 		return out, orRevoked(ctx, err)
 	})
 }
@@ -229,6 +234,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 	}
 	path = strings.TrimSpace(path)
 	api.declareCaller(method, path, rule)
+	route := Route{Method: method, Path: path, Rule: rule}
 
 	// Programs call streams of the API: they get no sign-in page, and errors like those of operations.
 	forPrograms := strings.HasPrefix(path, "/v1/")
@@ -237,7 +243,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 		if api.dev != nil && api.dev.signIn(w, r) {
 			return
 		}
-		caller, err := api.admit(rule, r)
+		caller, err := api.admit(route, r)
 		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) && !forPrograms &&
 			strings.Contains(r.Header.Get("Accept"), "text/html") {
 			http.Redirect(w, r, api.signInPath+"?next="+escapeNext(r), http.StatusSeeOther)
@@ -247,6 +253,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 			ctx, end := api.whileGood(r)
 			defer end()
 			err = orRevoked(ctx, h(w, r.WithContext(ctx), caller))
+			api.refusals.note(caller, route, err, time.Now())
 		} else if err == nil {
 			err = h(w, r, caller)
 		}
@@ -262,9 +269,9 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 	})
 }
 
-// admit returns the caller that sent r, or an error if the rule does not admit it.
-func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
-	if rule.Principal() != User {
+// admit returns the caller that sent r, or an error if the route's rule does not admit it.
+func (api *API) admit(route Route, r *http.Request) (Caller, error) {
+	if route.Rule.Principal() != User {
 		return Caller{}, nil
 	}
 	caller, err := api.authenticate(r)
@@ -277,11 +284,13 @@ func (api *API) admit(rule Rule, r *http.Request) (Caller, error) {
 	if err := api.quotas.TakeRequest(r.Context(), caller.OrgID, time.Now()); err != nil {
 		return Caller{}, err
 	}
-	if err := api.origins.checkMutation(r, caller); err != nil {
-		return Caller{}, err
-	}
 
-	if err := api.authorize(r, rule, caller); err != nil {
+	err = api.origins.checkMutation(r, caller)
+	if err == nil {
+		err = api.authorize(r, route.Rule, caller)
+	}
+	if err != nil {
+		api.refusals.note(caller, route, err, time.Now())
 		return Caller{}, err
 	}
 	return caller, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/authz/authztest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -69,6 +70,7 @@ func (w world) api(t *testing.T, cfg authz.Config) *authz.API {
 	api, err := authz.NewAPI(cfg)
 	require.NoError(t, err)
 	authz.Register(api, w.requests)
+	auditlog.AddRoutes(api, w.requests)
 	vault, err := authz.NewVault(authz.VaultConfig{Owner: w.owner, Requests: w.requests,
 		Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)

@@ -8,16 +8,47 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/internal/rest"
 )
 
+// Outcome says whether what an entry of the audit log is about was done.
+type Outcome string
+
+// The outcomes.
+const (
+	Done    Outcome = "done"
+	Refused Outcome = "refused"
+)
+
+// The actions of entries that are no mutations.
+const (
+	auditSignIn  = "user.sign_in"
+	auditRefusal = "request.refused"
+)
+
+// Change is the detail of an entry about what had a state before, or has one after: nil stands for neither.
+type Change struct {
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+	Reason string `json:"reason,omitempty"` // that the caller gave
+}
+
 // Audit records a mutation in the transaction that makes it, so that neither exists without the other. The action is
-// noun.verb (dag.deploy) and the object is what changed. detail is what a reader needs besides, such as
-// {"before": ..., "after": ...}. It becomes JSON and must hold no secret.
+// noun.verb (dag.deploy) and the object is what changed. detail is what a reader needs besides, such as a Change.
+// It becomes JSON and must hold no secret, no row and no SQL.
 func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string, detail any) error {
+	return audit(ctx, tx, caller, Done, action, object, detail)
+}
+
+// AuditSignIn records that a user signed in to the caller's org, or was refused, such as one who is disabled. detail
+// may say by which issuer, and why; it must hold no token.
+func AuditSignIn(ctx context.Context, tx pgx.Tx, caller Caller, outcome Outcome, detail any) error {
+	return audit(ctx, tx, caller, outcome, auditSignIn, caller.Actor, detail)
+}
+
+// audit writes an entry. Servers seal it later (package auditlog), so that writers do not wait for each other.
+func audit(
+	ctx context.Context, tx pgx.Tx, caller Caller, outcome Outcome, action, object string, detail any,
+) error {
 	if detail == nil {
 		detail = struct{}{}
 	}
@@ -31,9 +62,9 @@ func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string,
 	}
 
 	_, err = tx.Exec(ctx, `
-		INSERT INTO audit_log (id, org_id, actor, action, object, detail, request_id)
-		VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		id, caller.OrgID, caller.Actor, action, object, data, caller.RequestID)
+		INSERT INTO audit_log (id, org_id, actor, action, object, detail, request_id, outcome)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		id, caller.OrgID, caller.Actor, action, object, data, caller.RequestID, outcome)
 	if err != nil {
 		return fmt.Errorf("audit %s %s: %w", action, object, err)
 	}
@@ -42,61 +73,14 @@ func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string,
 
 // AuditEntry is one line of the audit log.
 type AuditEntry struct {
+	Seq       int64           `json:"seq,omitempty" doc:"Its number in the org's chain. Absent: not sealed yet"`
+	Hash      string          `json:"hash,omitempty" doc:"SHA-256, in hex, over the hash before it and itself"`
 	ID        uuid.UUID       `json:"id" format:"uuid"`
 	At        time.Time       `json:"at"`
 	Actor     string          `json:"actor"`
 	Action    string          `json:"action"`
 	Object    string          `json:"object"`
+	Outcome   Outcome         `json:"outcome" enum:"done,refused"`
 	Detail    json.RawMessage `json:"detail"`
 	RequestID string          `json:"request_id,omitempty"`
-}
-
-// AuditFilter selects entries of the audit log. Empty fields select all.
-type AuditFilter struct {
-	Actor  string    `query:"actor" doc:"Only by this actor, such as token:ci"`
-	Action string    `query:"action" doc:"Only this action, such as dag.deploy"`
-	Object string    `query:"object" doc:"Only on this object"`
-	Since  time.Time `query:"since" doc:"Only at or after this time"`
-}
-
-// auditPosition is where a page of the audit log ends.
-type auditPosition struct {
-	At time.Time `json:"at"`
-	ID uuid.UUID `json:"id"`
-}
-
-// ListAudit returns the entries of the caller's org, latest first.
-func ListAudit(ctx context.Context, pool *pgxpool.Pool, caller Caller, f AuditFilter,
-	page rest.PageInput) (list rest.List[AuditEntry], err error) {
-	var after auditPosition
-	going, err := page.After(&after)
-	if err != nil {
-		return list, err
-	}
-
-	err = pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT id, at, actor, action, object, detail, request_id
-			FROM audit_log
-			WHERE org_id = $1 AND at >= $2
-			  AND ($3 = '' OR actor = $3) AND ($4 = '' OR action = $4) AND ($5 = '' OR object = $5)
-			  AND (NOT $6 OR (at <= $7 AND (at, id) < ($7, $8)))
-			ORDER BY at DESC, id DESC
-			LIMIT $9`, // idx_audit_log_org
-			caller.OrgID, f.Since, f.Actor, f.Action, f.Object, going, after.At, after.ID, page.Limit+1)
-		if err != nil {
-			return err
-		}
-		entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
-		if err != nil {
-			return err
-		}
-
-		list, err = rest.NewList(entries, page.Limit, func(e AuditEntry) any { return auditPosition{e.At, e.ID} })
-		return err
-	})
-	if err != nil {
-		return list, fmt.Errorf("list audit log: %w", err)
-	}
-	return list, nil
 }

@@ -59,19 +59,6 @@ func Register(api *API, requests *pgxpool.Pool) {
 		usage, err := OrgUsageOf(ctx, requests, caller)
 		return &usageOutput{usage}, err
 	})
-
-	type auditInput struct {
-		rest.PageInput
-		AuditFilter
-	}
-	type auditOutput struct{ Body rest.List[AuditEntry] }
-	Handle(api, Admin, huma.Operation{
-		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/audit", Tags: []string{"access"},
-		Summary: "List who did what, latest first",
-	}, func(ctx context.Context, caller Caller, in *auditInput) (*auditOutput, error) {
-		list, err := ListAudit(ctx, requests, caller, in.AuditFilter, in.PageInput)
-		return &auditOutput{list}, err
-	})
 }
 
 // Identity is a Caller as the API shows it.

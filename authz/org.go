@@ -61,7 +61,7 @@ func createOrg(ctx context.Context, tx pgx.Tx, slug, name string) (Org, error) {
 		return Org{}, fmt.Errorf("create org %s: %w", slug, err)
 	}
 	system := Caller{OrgID: org.ID, OrgSlug: slug, Actor: "system"}
-	return org, Audit(ctx, tx, system, "org.create", slug, map[string]any{"name": name})
+	return org, Audit(ctx, tx, system, "org.create", slug, Change{After: map[string]any{"name": name}})
 }
 
 // OrgBySlug finds an org. The pool is the owner's.
@@ -97,7 +97,7 @@ func SetOrgSettings(ctx context.Context, owner *pgxpool.Pool, caller Caller, s S
 		if _, err := tx.Exec(ctx, `UPDATE orgs SET settings = $2 WHERE id = $1`, caller.OrgID, s); err != nil {
 			return fmt.Errorf("set settings of org %s: %w", caller.OrgID, err)
 		}
-		return Audit(ctx, tx, caller, "org.settings", caller.OrgSlug, map[string]any{"before": before, "after": s})
+		return Audit(ctx, tx, caller, "org.settings", caller.OrgSlug, Change{Before: before, After: s})
 	})
 }
 

@@ -54,7 +54,7 @@ func CreateOrgRole(ctx context.Context, pool *pgxpool.Pool, caller Caller, slug,
 		if r, err = findOrgRole(ctx, tx, caller, slug); err != nil {
 			return err
 		}
-		return Audit(ctx, tx, caller, "role.create", orgRoleOf(slug), map[string]any{"name": name})
+		return Audit(ctx, tx, caller, "role.create", orgRoleOf(slug), Change{After: map[string]any{"name": name}})
 	})
 	if err != nil {
 		return OrgRole{}, fmt.Errorf("create org role %s: %w", slug, err)
@@ -84,7 +84,8 @@ func DeleteOrgRole(ctx context.Context, pool *pgxpool.Pool, caller Caller, slug 
 		if err != nil {
 			return fmt.Errorf("delete org role %s: %w", slug, err)
 		}
-		return Audit(ctx, tx, caller, "role.delete", orgRoleOf(slug), nil)
+		return Audit(ctx, tx, caller, "role.delete", orgRoleOf(slug),
+			Change{Before: map[string]any{"name": r.Name}})
 	})
 }
 

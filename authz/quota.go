@@ -181,7 +181,7 @@ func ChangeQuotas(ctx context.Context, owner *pgxpool.Pool, slug string, set []O
 			return err
 		}
 		system := Caller{OrgID: org.ID, OrgSlug: slug, Actor: "system"}
-		return Audit(ctx, tx, system, "org.quotas", slug, map[string]any{"before": before, "after": quotas})
+		return Audit(ctx, tx, system, "org.quotas", slug, Change{Before: before, After: quotas})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("quotas of %s: %w", slug, err)

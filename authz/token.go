@@ -229,7 +229,7 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
-	return secret, t, Audit(ctx, tx, caller, "token.create", "token:"+t.Name, map[string]any{"after": t})
+	return secret, t, Audit(ctx, tx, caller, "token.create", "token:"+t.Name, Change{After: t})
 }
 
 // ListTokens returns the tokens of the caller's org by name, including revoked and expired ones.
@@ -355,11 +355,20 @@ func lockToken(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (orgs
 }
 
 func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
-	if _, err := tx.Exec(ctx, `
-		UPDATE service_tokens SET revoked_at = now() WHERE org_id = $1 AND name = $2`, caller.OrgID, name); err != nil {
+	rows, err := tx.Query(ctx, `
+		UPDATE service_tokens SET revoked_at = now() WHERE org_id = $1 AND name = $2 RETURNING `+tokenColumns,
+		caller.OrgID, name)
+	if err != nil {
 		return fmt.Errorf("revoke token %s: %w", name, err)
 	}
-	return Audit(ctx, tx, caller, "token.revoke", "token:"+name, nil)
+	after, err := pgx.CollectExactlyOneRow(rows, scanToken)
+	if err != nil {
+		return fmt.Errorf("revoke token %s: %w", name, err)
+	}
+
+	before := after
+	before.RevokedAt = nil
+	return Audit(ctx, tx, caller, "token.revoke", "token:"+name, Change{Before: before, After: after})
 }
 
 // tokenColumns is what scanToken scans.

@@ -162,6 +162,10 @@ func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string
 
 	ciphertext, keyID := v.seal(caller.OrgID, name, value)
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := lockedKey(ctx, tx, caller, name)
+		if err != nil {
+			return err
+		}
 		s, err = updateSecret(ctx, tx, caller, `
 			UPDATE secrets SET ciphertext = $3, key_id = $4, updated_at = now() WHERE org_id = $1 AND name = $2
 			RETURNING `+secretColumns, name, ciphertext, keyID)
@@ -176,9 +180,27 @@ func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string
 		if err != nil {
 			return err
 		}
-		return Audit(ctx, tx, caller, "secret.set", "secret:"+name, map[string]any{"key_id": keyID})
+		return Audit(ctx, tx, caller, "secret.set", "secret:"+name,
+			Change{Before: before, After: map[string]any{"key_id": keyID, "set_at": s.UpdatedAt}})
 	})
 	return s, err
+}
+
+// lockedKey locks a secret, and returns what the audit log says of its value: when it was set, and with which key it is
+// encrypted; nil: there is no such secret.
+func lockedKey(ctx context.Context, tx pgx.Tx, caller Caller, name string) (any, error) {
+	var key string
+	var at time.Time
+	err := tx.QueryRow(ctx, `
+		SELECT key_id, updated_at FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, caller.OrgID, name).
+		Scan(&key, &at)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set secret %s: %w", name, err)
+	}
+	return map[string]any{"key_id": key, "set_at": at}, nil
 }
 
 func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name string, args ...any) (Secret, error) {
@@ -237,7 +259,7 @@ func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) er
 		if err != nil {
 			return err
 		}
-		return Audit(ctx, tx, caller, "secret.delete", "secret:"+name, map[string]any{"before": bindings(before)})
+		return Audit(ctx, tx, caller, "secret.delete", "secret:"+name, Change{Before: bindings(before)})
 	})
 }
 
@@ -333,7 +355,7 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 			return err
 		}
 		return Audit(ctx, tx, caller, "secret.bind",
-			"secret:"+name, map[string]any{"before": bindings(before), "after": bindings(s)})
+			"secret:"+name, Change{Before: bindings(before), After: bindings(s)})
 	})
 	return s, err
 }

@@ -172,7 +172,7 @@ func CreateWorkerToken(ctx context.Context, owner *pgxpool.Pool, n NewToken) (se
 		for i, id := range ids[1:] {
 			system.OrgID, system.OrgSlug = id, n.Orgs[i+1]
 			if err := Audit(ctx, tx, system, "token.create", n.Orgs[0]+"/token:"+t.Name,
-				map[string]any{"after": t}); err != nil {
+				Change{After: t}); err != nil {
 				return err
 			}
 		}

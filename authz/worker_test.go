@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/authz/authztest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -350,7 +351,7 @@ func TestAWorkerTokenOfSeveralOrgs(t *testing.T) {
 
 	for org, object := range map[uuid.UUID]string{umbrella.ID: "token:fleet", w.org.ID: "umbrella/token:fleet"} {
 		caller := authz.Caller{OrgID: org, Role: authz.RoleAdmin}
-		list, err := authz.ListAudit(t.Context(), w.requests, caller, authz.AuditFilter{Action: "token.create"},
+		list, err := auditlog.List(t.Context(), w.requests, caller, auditlog.Filter{Action: "token.create"},
 			rest.PageInput{Limit: 5})
 		require.NoError(t, err)
 		require.Len(t, list.Items, 1)

@@ -191,7 +191,9 @@ func (d *Dispatcher) Drain(
 			return fault.New(fault.Forbidden, "worker %s runs tasks of other orgs too", id).
 				WithHint("those who run the server may drain it: `dagctl workers drain %s --database-url URL`", id)
 		}
-		return authz.Audit(ctx, tx, caller, "worker.drain", id, nil)
+		before := w.DrainedAt.Before(now.Truncate(time.Microsecond)) // somebody asked already
+		return authz.Audit(ctx, tx, caller, "worker.drain", id,
+			authz.Change{Before: map[string]any{"drained": before}, After: map[string]any{"drained": true}})
 	})
 	if err != nil {
 		return Worker{}, err

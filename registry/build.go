@@ -93,6 +93,17 @@ func (r *Registry) JobsInOrder(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) 
 	return jobs, nil
 }
 
+// ActiveNumber returns the number of a DAG's version that serves; nil: none does.
+func ActiveNumber(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (number *int, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT max(v.number) FROM dag_current_versions c JOIN dag_versions v ON v.id = c.dag_version_id
+		WHERE c.org_id = $1 AND c.dag_name = $2`, org, dagName).Scan(&number)
+	if err != nil {
+		return nil, fmt.Errorf("version of %s that serves: %w", dagName, err)
+	}
+	return number, nil
+}
+
 // ActiveJob returns the named job of the DAG's active version.
 func (r *Registry) ActiveJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name string) (*Job, error) {
 	var id uuid.UUID

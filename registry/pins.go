@@ -47,6 +47,10 @@ func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string,
 			return err
 		}
 
+		before, err := pinOf(ctx, tx, caller.OrgID, version)
+		if err != nil {
+			return err
+		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO pins (org_id, dag_name, dag_version_id, actor, reason, until) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (dag_version_id) DO UPDATE
@@ -57,12 +61,33 @@ func (r *Registry) Pin(ctx context.Context, caller authz.Caller, dagName string,
 		}
 
 		return authz.Audit(ctx, tx, caller, "dag.pin", fmt.Sprintf("%s v%d", dagName, number),
-			map[string]any{"until": until, "reason": reason})
+			authz.Change{Before: before, After: pinState{caller.Actor, reason, until}})
 	})
 	if err != nil {
 		return pin, fmt.Errorf("pin %s v%d: %w", dagName, number, err)
 	}
 	return pin, nil
+}
+
+// pinState is what the audit log says of a pin.
+type pinState struct {
+	Actor  string     `json:"actor"`
+	Reason string     `json:"reason"`
+	Until  *time.Time `json:"until"`
+}
+
+// pinOf locks the pin of a version and returns it; nil: there is none.
+func pinOf(ctx context.Context, tx pgx.Tx, org, version uuid.UUID) (*pinState, error) {
+	rows, err := tx.Query(ctx, `SELECT actor, reason, until FROM pins WHERE org_id = $1 AND dag_version_id = $2
+		FOR UPDATE`, org, version)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[pinState])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
 }
 
 // Unpin removes a version's pin, so that gc may remove the version's data once no window protects it either.
@@ -73,14 +98,20 @@ func (r *Registry) Unpin(ctx context.Context, caller authz.Caller, dagName strin
 			return err
 		}
 
-		tag, err := tx.Exec(ctx, `DELETE FROM pins WHERE org_id = $1 AND dag_version_id = $2`, caller.OrgID, version)
+		before, err := pinOf(ctx, tx, caller.OrgID, version)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if before == nil {
 			return fault.New(fault.Conflict, "version %d of %s is not pinned", number, dagName)
 		}
-		return authz.Audit(ctx, tx, caller, "dag.unpin", fmt.Sprintf("%s v%d", dagName, number), nil)
+
+		if _, err := tx.Exec(ctx, `DELETE FROM pins WHERE org_id = $1 AND dag_version_id = $2`, caller.OrgID,
+			version); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "dag.unpin", fmt.Sprintf("%s v%d", dagName, number),
+			authz.Change{Before: before})
 	})
 	if err != nil {
 		return fmt.Errorf("unpin %s v%d: %w", dagName, number, err)

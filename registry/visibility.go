@@ -106,7 +106,7 @@ func (r *Registry) SetVisibility(
 		if err != nil {
 			return err
 		}
-		err = authz.Audit(ctx, tx, caller, "dataset.visibility", d.Name, map[string]any{"before": before, "after": to})
+		err = authz.Audit(ctx, tx, caller, "dataset.visibility", d.Name, authz.Change{Before: before, After: to})
 		if err != nil {
 			return err
 		}

@@ -48,8 +48,12 @@ func (t *Timers) Update(ctx context.Context, caller authz.Caller, id uuid.UUID, 
 		if timer, err = store(ctx, tx, caller, after, now); err != nil {
 			return err
 		}
+		made := moment(timer)
+		if c.Payload != nil {
+			made["payload"] = "replaced"
+		}
 		return authz.Audit(ctx, tx, caller, "timer.update", "timer:"+id.String(),
-			map[string]any{"before": moment(before), "after": moment(timer)})
+			authz.Change{Before: moment(before), After: made})
 	})
 	if err != nil {
 		return timer, fmt.Errorf("update timer: %w", err)
@@ -57,8 +61,10 @@ func (t *Timers) Update(ctx context.Context, caller authz.Caller, id uuid.UUID, 
 	return timer, nil
 }
 
+// moment returns what the audit log says of a timer: all but its payload, which may hold anything.
 func moment(t Timer) map[string]any {
-	return map[string]any{"utc": t.UTC, "timezone": t.Timezone, "repeat": t.Repeat, "group": t.Group}
+	return map[string]any{"job": t.DAG + "/" + t.Job, "utc": t.UTC, "timezone": t.Timezone, "repeat": t.Repeat,
+		"schedule": t.Schedule, "group": t.Group, "status": t.Status}
 }
 
 func locked(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID, ifMatch string) (Timer, error) {
@@ -151,8 +157,10 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 		}
 
 		ids, instants := make([]uuid.UUID, len(timers)), make([]time.Time, len(timers))
+		zones := map[string]int{}
 		for i, timer := range timers {
 			ids[i], instants[i] = timer.ID, instant(timer.local, to)
+			zones[timer.Timezone]++
 		}
 		if _, err := tx.Exec(ctx, `
 			UPDATE scheduled_events e
@@ -166,7 +174,7 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 
 		moved = len(timers)
 		return authz.Audit(ctx, tx, caller, "timer.move", "timers of group "+group,
-			map[string]any{"timezone": zone, "timers": moved})
+			authz.Change{Before: zones, After: map[string]int{zone: moved}})
 	})
 	if err != nil {
 		return 0, fmt.Errorf("move timers of group %s: %w", group, err)
@@ -187,7 +195,7 @@ func (t *Timers) Delete(ctx context.Context, caller authz.Caller, id uuid.UUID, 
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "timer.delete", "timer:"+id.String(),
-			map[string]any{"before": moment(before)})
+			authz.Change{Before: moment(before)})
 	})
 	if err != nil {
 		return fmt.Errorf("delete timer: %w", err)
@@ -208,7 +216,8 @@ func (t *Timers) DeleteGroup(ctx context.Context, caller authz.Caller, group str
 		}
 
 		deleted = int(tag.RowsAffected())
-		return authz.Audit(ctx, tx, caller, "timer.delete", "timers of group "+group, map[string]any{"timers": deleted})
+		return authz.Audit(ctx, tx, caller, "timer.delete", "timers of group "+group,
+			authz.Change{Before: map[string]any{"timers": deleted}})
 	})
 	if err != nil {
 		return 0, fmt.Errorf("delete timers of group %s: %w", group, err)

@@ -118,8 +118,8 @@ func (t *Timers) Create(
 		for i := range out {
 			faults[i] = out[i].refused()
 			if out[i].IsNew {
-				if err := authz.Audit(ctx, tx, caller, "timer.create", "timer:"+out[i].ID.String(), map[string]any{
-					"job": out[i].DAG + "/" + out[i].Job, "group": out[i].Group}); err != nil {
+				if err := authz.Audit(ctx, tx, caller, "timer.create", "timer:"+out[i].ID.String(),
+					authz.Change{After: moment(out[i].Timer)}); err != nil {
 					return err
 				}
 			}

@@ -51,8 +51,8 @@ func (id *Identity) open(ctx context.Context, tx pgx.Tx, at place, kind SessionK
 		return "", fmt.Errorf("open session: %w", err)
 	}
 	as := authz.Caller{OrgID: at.org.ID, OrgSlug: at.org.Slug, Actor: userOf(at.user)}
-	return secret, authz.Audit(ctx, tx, as, "user.sign_in", userOf(at.user), map[string]any{
-		"session": key, "kind": kind, "client": short(client)})
+	return secret, authz.AuditSignIn(ctx, tx, as, authz.Done, map[string]any{"session": key, "kind": kind,
+		"client": short(client)})
 }
 
 // sessions is the Authenticator of cookies and of the tokens of the command line.

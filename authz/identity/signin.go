@@ -2,12 +2,14 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
@@ -128,7 +130,32 @@ func (id *Identity) signIn(r *http.Request, p person, org string) (secret string
 		secret, err = id.open(ctx, tx, at, Browser, r.UserAgent())
 		return err
 	})
+	if fault.Is(err, fault.Forbidden) {
+		err = errors.Join(err, id.noteRefused(r.Context(), p))
+	}
 	return secret, err
+}
+
+// noteRefused records in each org that has the person as a user that a sign-in was refused.
+func (id *Identity) noteRefused(ctx context.Context, p person) error {
+	return pg.InTx(ctx, id.Owner, func(ctx context.Context, tx pgx.Tx) error {
+		all, err := findPlaces(ctx, tx, p)
+		if err != nil {
+			return err
+		}
+		for _, at := range all {
+			if at.user == uuid.Nil {
+				continue
+			}
+			as := authz.Caller{OrgID: at.org.ID, OrgSlug: at.org.Slug, Actor: userOf(at.user)}
+			err := authz.AuditSignIn(ctx, tx, as, authz.Refused, map[string]any{"issuer": p.issuer,
+				"disabled": at.disabled})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // accountPage shows users who they are, their other orgs, and where they are signed in.

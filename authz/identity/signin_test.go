@@ -98,6 +98,11 @@ func TestSigningOut(t *testing.T) {
 	require.NoError(t, err)
 	out(fifth)
 	require.Equal(t, http.StatusForbidden, w.browser().signIn(p, "corp", "ada", "").status)
+	var refused int
+	require.NoError(t, w.owner.QueryRow(t.Context(), `
+		SELECT count(*) FROM audit_log WHERE actor = $1 AND action = 'user.sign_in' AND outcome = 'refused'`,
+		"user:"+u.ID.String()).Scan(&refused))
+	require.Equal(t, 1, refused)
 	_, err = w.identity.ChangeUser(t.Context(), w.acme, u.Email, identity.UserChange{Disabled: &no})
 	require.NoError(t, err)
 	out(fifth)

@@ -36,6 +36,10 @@ func (bs *Builds) Promote(
 		if err := registry.LockDAG(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
+		before, err := registry.ActiveNumber(ctx, tx, caller.OrgID, dagName)
+		if err != nil {
+			return err
+		}
 		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, clock.Now()); err != nil {
 			return err
 		}
@@ -48,7 +52,7 @@ func (bs *Builds) Promote(
 				return err
 			}
 		}
-		return auditPromotion(ctx, tx, caller, b)
+		return auditPromotion(ctx, tx, caller, before, b)
 	})
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("promote %s: %w", dagName, err)
@@ -65,8 +69,10 @@ func (bs *Builds) Promote(
 	return version.Version, err
 }
 
-func auditPromotion(ctx context.Context, tx pgx.Tx, caller authz.Caller, b registry.Build) error {
-	return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", b.DAG, b.Number), nil)
+// auditPromotion records which version is to serve, and which one did before.
+func auditPromotion(ctx context.Context, tx pgx.Tx, caller authz.Caller, before *int, b registry.Build) error {
+	return authz.Audit(ctx, tx, caller, "dag.promote", fmt.Sprintf("%s v%d", b.DAG, b.Number),
+		authz.Change{Before: before, After: b.Number})
 }
 
 // promoteAtOnce cuts over to a version that is ready and waits, in the transaction that records its promotion. It
@@ -93,6 +99,10 @@ func (bs *Builds) promoteAtOnce(
 		if err := deploy.LockSwap(ctx, tx, *waits); err != nil {
 			return err
 		}
+		before, err := registry.ActiveNumber(ctx, tx, caller.OrgID, dagName)
+		if err != nil {
+			return err
+		}
 		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, now)
 		if err != nil {
 			return err
@@ -103,7 +113,7 @@ func (bs *Builds) promoteAtOnce(
 		if moved, _, err := bs.cutoverTx(ctx, tx, b, jobs, seen, ready, now); err != nil || !moved {
 			return errors.Join(err, errNotAtOnce)
 		}
-		return auditPromotion(ctx, tx, caller, b)
+		return auditPromotion(ctx, tx, caller, before, b)
 	})
 	if err != nil {
 		return false

@@ -61,6 +61,10 @@ func (bs *Builds) Rollback(
 			return err
 		}
 
+		before, err := registry.ActiveNumber(ctx, tx, caller.OrgID, dagName)
+		if err != nil {
+			return err
+		}
 		moved, err := bs.Swap(ctx, tx, b, deploy.ByRollback, caller.Actor, ready, now)
 		if err != nil {
 			return err
@@ -69,7 +73,8 @@ func (bs *Builds) Rollback(
 			return fault.New(fault.Conflict, "version %d of %s is active or being built by now", b.Number, dagName).
 				WithHint("look at `dagctl history %s` and try again", dagName)
 		}
-		return authz.Audit(ctx, tx, caller, "dag.rollback", fmt.Sprintf("%s v%d", dagName, b.Number), nil)
+		return authz.Audit(ctx, tx, caller, "dag.rollback", fmt.Sprintf("%s v%d", dagName, b.Number),
+			authz.Change{Before: before, After: b.Number})
 	})
 	if err != nil {
 		return registry.Version{}, fmt.Errorf("roll back %s: %w", dagName, err)

@@ -371,7 +371,8 @@ func (ctl *Control) CancelBackfill(
 			return fault.New(fault.Conflict, "no backfill %s of %s is running", id, dagName)
 		}
 
-		return authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(), nil)
+		return authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(),
+			authz.Change{Before: statusRunning, After: statusCanceled})
 	})
 	if err != nil {
 		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)

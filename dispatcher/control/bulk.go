@@ -225,7 +225,8 @@ func (ctl *Control) CancelBulk(
 			caller.OrgID, id); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(), nil)
+		return authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(),
+			authz.Change{Before: statusRunning, After: statusCanceled})
 	})
 	if err != nil {
 		return BulkAction{}, fault.Wrap(err, "cancel bulk action")

@@ -31,6 +31,10 @@ func (ctl *Control) Pause(
 		if err := ctl.pausable(ctx, tx, caller, dagName, job); err != nil {
 			return err
 		}
+		before, err := pauseOf(ctx, tx, caller.OrgID, dagName, job)
+		if err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO pauses (org_id, dag_name, job_name, actor, reason, at)
 			VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6)
@@ -42,10 +46,25 @@ func (ctl *Control) Pause(
 		if err := ctl.setAside(ctx, tx, caller.OrgID, p, now); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "pause.set", p.What(), map[string]any{"reason": reason})
+		return authz.Audit(ctx, tx, caller, "pause.set", p.What(),
+			authz.Change{Before: before, After: p, Reason: reason})
 	})
 
 	return p, fault.Wrap(err, "pause "+p.What())
+}
+
+// pauseOf locks the pause of just this job, DAG or org, and returns it; nil: there is none.
+func pauseOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, job string) (*tasks.Pause, error) {
+	rows, err := tx.Query(ctx, `SELECT dag_name, job_name, actor, coalesce(reason, ''), at FROM pauses
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR UPDATE`, org, dagName, job)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[tasks.Pause])
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
 }
 
 // pausable returns an error if there is no DAG or job of the name.
@@ -74,19 +93,23 @@ func (ctl *Control) pausable(ctx context.Context, tx pgx.Tx, caller authz.Caller
 func (ctl *Control) Resume(ctx context.Context, caller authz.Caller, dagName, job string, now time.Time) error {
 	p := tasks.Pause{DAG: dagName, Job: job}
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, caller.OrgID, dagName, job)
+		before, err := pauseOf(ctx, tx, caller.OrgID, dagName, job)
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
+		if before == nil {
 			return fault.New(fault.NotFound, "%s is not paused", p.What()).WithHint("`dagctl status` shows what is")
 		}
 
+		if _, err := tx.Exec(ctx, `
+			DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`, caller.OrgID, dagName, job,
+		); err != nil {
+			return err
+		}
 		if err := ctl.takeBack(ctx, tx, caller.OrgID, now); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "pause.remove", p.What(), nil)
+		return authz.Audit(ctx, tx, caller, "pause.remove", p.What(), authz.Change{Before: before})
 	})
 	if err != nil {
 		return fmt.Errorf("resume %s: %w", p.What(), err)

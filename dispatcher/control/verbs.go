@@ -195,17 +195,30 @@ func (ctl *Control) Do(
 			return err
 		}
 
-		var detail any
-		if a.Reason != "" {
-			detail = map[string]any{"reason": a.Reason}
-		}
-		return authz.Audit(ctx, tx, caller, "task."+a.Verb, id.String(), detail)
+		return auditVerb(ctx, tx, caller, a, row)
 	})
 	if err != nil {
 		return views.Task{}, fmt.Errorf("%s task: %w", a.Verb, err)
 	}
 	ctl.wake.Send(ctl.dispatcher.Progressed()...)
 	return ctl.views.TaskByID(ctx, caller, id)
+}
+
+// auditVerb records what a verb did to a task, which was as row says.
+func auditVerb(ctx context.Context, tx pgx.Tx, caller authz.Caller, a Act, row tasks.Row) error {
+	type state struct {
+		Status tasks.Status `json:"status"`
+		Asked  bool         `json:"asked_to_end,omitempty"`
+	}
+	var after state
+	err := tx.QueryRow(ctx, `
+		SELECT status, status = 'Running' AND cancel_requested_at IS NOT NULL FROM tasks WHERE org_id = $1 AND id = $2`,
+		caller.OrgID, row.ID).Scan(&after.Status, &after.Asked)
+	if err != nil {
+		return err
+	}
+	return authz.Audit(ctx, tx, caller, "task."+a.Verb, row.ID.String(),
+		authz.Change{Before: state{Status: row.Status}, After: after, Reason: a.Reason})
 }
 
 // Etag names the state of a task for If-Match: it changes with every transition.

@@ -244,8 +244,7 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 		return registry.Deployment{}, err
 	}
 
-	err = authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, version.Number),
-		map[string]any{"yaml_hash": hash})
+	err = d.audit(ctx, tx, version.Number, map[string]any{"yaml_hash": hash})
 	return registry.Deployment{Version: version, Created: true, Changes: changes, Meets: d.meets}, err
 }
 
@@ -310,9 +309,17 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	if err != nil {
 		return registry.Deployment{}, err
 	}
-	err = authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", v.DAG, v.Number),
-		map[string]any{"yaml_hash": v.Hash, "again": true})
+	err = d.audit(ctx, tx, v.Number, map[string]any{"yaml_hash": v.Hash, "again": true})
 	return registry.Deployment{Version: v, Changes: changes, Meets: d.meets}, err
+}
+
+// audit records a deploy: which version serves, and which one is built, to serve after it unless it waits.
+func (d *deploy) audit(ctx context.Context, tx pgx.Tx, number int, detail map[string]any) (err error) {
+	if detail["before"], err = registry.ActiveNumber(ctx, tx, d.caller.OrgID, d.doc.Name); err != nil {
+		return err
+	}
+	detail["after"], detail["activate"] = number, d.activate()
+	return authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, number), detail)
 }
 
 // requireReadable refuses a version whose inputs the caller may not read.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -20,13 +21,28 @@ func (c *Client) Download(
 	if err != nil {
 		return nil, fmt.Errorf("POST %s: %w", path, err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Target.URL+path, bytes.NewReader(text))
+	return c.download(ctx, http.MethodPost, path, bytes.NewReader(text), accept, to)
+}
+
+// GetTo is like Download, for a GET request.
+func (c *Client) GetTo(
+	ctx context.Context, path string, query url.Values, accept string, to io.Writer,
+) (http.Header, error) {
+	return c.download(ctx, http.MethodGet, path+"?"+query.Encode(), nil, accept, to)
+}
+
+func (c *Client) download(
+	ctx context.Context, method, path string, body io.Reader, accept string, to io.Writer,
+) (http.Header, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.Target.URL+path, body)
 	if err != nil {
-		return nil, fmt.Errorf("POST %s: %w", path, err)
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	request.Header = c.header.Clone()
-	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", accept)
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
 
 	response, err := c.http.Do(request)
 	switch {
@@ -37,21 +53,21 @@ func (c *Client) Download(
 			WithHint("check that the server runs there, or choose another with --target")
 	}
 	defer response.Body.Close()
-	return response.Header, c.copyAnswer(path, accept, response, to)
+	return response.Header, c.copyAnswer(method, path, accept, response, to)
 }
 
 // copyAnswer copies an answer of the media type, and returns the error that another one is.
-func (c *Client) copyAnswer(path, accept string, response *http.Response, to io.Writer) error {
+func (c *Client) copyAnswer(method, path, accept string, response *http.Response, to io.Writer) error {
 	if response.StatusCode >= 300 {
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 		if err == nil {
-			err = c.refusal(http.MethodPost, path, response, text)
+			err = c.refusal(method, path, response, text)
 		}
 		return err
 	}
 
 	if kind := response.Header.Get("Content-Type"); kind != accept {
-		return fault.New(fault.Unavailable, "the answer to POST %s is %q, not %s", path, kind, accept).
+		return fault.New(fault.Unavailable, "the answer to %s %s is %q, not %s", method, path, kind, accept).
 			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
 	}
 	here := &noted{to: to}
@@ -59,7 +75,7 @@ func (c *Client) copyAnswer(path, accept string, response *http.Response, to io.
 	case here.err != nil: // a closed pipe or a full disk is no failure of the server
 		return fmt.Errorf("write the answer: %w", here.err)
 	case err != nil:
-		return fault.New(fault.Unavailable, "the answer to POST %s broke off: %w", path, err)
+		return fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
 	}
 	return nil
 }

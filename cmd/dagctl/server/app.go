@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher"
@@ -32,7 +33,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
-	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -62,6 +62,8 @@ type App struct {
 	health     *health.Health // of the storage
 	engines    *engine.Engines
 	quotas     *authz.Quotas
+	refusals   *authz.Refusals
+	sealer     *auditlog.Sealer
 	vault      *authz.Vault
 	signer     *authz.Signer
 	identity   *identity.Identity
@@ -111,6 +113,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	a.refusals, a.sealer = authz.NewRefusals(a.requests, a.log), auditlog.NewSealer(a.pool, a.log)
 	a.quotas = authz.NewQuotas(a.pool, a.worker)
 	a.quotas.CountEngines(func() map[uuid.UUID]int64 { return enginesOf(a.engines.Working()) })
 
@@ -300,6 +303,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 
 	authz.Register(a.API, a.requests)
 	authz.RegisterOrg(a.API, a.pool)
+	auditlog.AddRoutes(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
@@ -342,7 +346,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
 		Authenticators: append([]authz.Authenticator{tokens}, a.identity.Authenticators()...), Dev: dev,
-		Limiter: callers, Quotas: a.quotas, Failures: failures,
+		Limiter: callers, Quotas: a.quotas, Failures: failures, Refusals: a.refusals,
 		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.origins(), Hosts: cfg.hosts(), SignInPath: identity.SignInPath, RenderError: web.RenderError,
 	})
@@ -419,35 +423,14 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.timers.Run(working) })
 	g.Go(func() error { return a.identity.Run(working) })
 	g.Go(func() error { return a.Logs.Run(working) })
+	g.Go(func() error { return a.sealer.Run(working) })
+	g.Go(func() error { return a.refusals.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
 	g.Go(func() error { return a.outages.watch(working) })
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
-}
-
-// sweepEvery is how often a server looks for folders of processes that were killed.
-const sweepEvery = 10 * time.Minute
-
-// sweep removes the folders of tasks, engines and calls whose servers were killed, until ctx ends.
-func (a *App) sweep(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			a.sweepFolders()
-		}
-	}
-}
-
-func (a *App) sweepFolders() {
-	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep(), workdir.Sweep("", workdir.Temporary)); err != nil {
-		a.log.Warn("folders of killed processes stay", "error", err)
-	}
 }
 
 // ServeHTTP serves until ctx ends, then lets requests finish for at most 10 seconds.
@@ -489,6 +472,10 @@ func (a *App) Close() {
 		}
 	}
 
+	// No request is served any more.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	a.refusals.Flush(ctx)
 	for _, pool := range []*pgxpool.Pool{a.requests, a.pool} {
 		if pool != nil {
 			pool.Close()

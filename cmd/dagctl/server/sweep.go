@@ -1,0 +1,32 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/workdir"
+)
+
+// sweepEvery is how often a server looks for folders of processes that were killed.
+const sweepEvery = 10 * time.Minute
+
+// sweep removes the folders of tasks, engines and calls whose servers were killed, until ctx ends.
+func (a *App) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			a.sweepFolders()
+		}
+	}
+}
+
+func (a *App) sweepFolders() {
+	if err := errors.Join(a.runner.Sweep(), a.engines.Sweep(), workdir.Sweep("", workdir.Temporary)); err != nil {
+		a.log.Warn("folders of killed processes stay", "error", err)
+	}
+}
