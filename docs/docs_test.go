@@ -112,6 +112,9 @@ func TestYAMLBlocksAreValid(t *testing.T) {
 		}
 		for _, b := range p.blocks {
 			document, ok := asDocument(b)
+			if b.info == "yaml server" {
+				continue // settings, which a test of cmd/dagctl/server loads
+			}
 			if !ok {
 				require.NotEqual(t, "yaml", strings.Fields(b.info + " -")[0], "%s:%d: yaml of an unknown sort", p.path,
 					b.line)

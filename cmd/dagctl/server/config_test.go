@@ -95,3 +95,24 @@ func TestMissingWallsAreRefused(t *testing.T) {
 		{Location: "engines.walls[2]", Message: `"moat" is no wall: there are files, calls`},
 	}, found)
 }
+
+// TestConfigsOfIdentityAreValid loads the settings that docs/identity.md shows.
+func TestConfigsOfIdentityAreValid(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/identity.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```yaml server\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	require.NotEmpty(t, blocks)
+	t.Setenv("OKTA_SECRET", "x")
+	t.Setenv("ENTRA_SECRET", "x")
+	for _, block := range blocks {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(block[1]), 0o600))
+		cfg, err := loadConfig(file, func(name string) string {
+			return map[string]string{"DAGCTL_DATABASE_URL": "postgres://x@y/z"}[name]
+		})
+		require.NoError(t, err)
+		cfg.Storage.Root = t.TempDir()
+		require.NoError(t, cfg.Validate(), block[1])
+		require.NotEmpty(t, cfg.Identity.Providers)
+	}
+}
