@@ -6,6 +6,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
@@ -79,9 +81,19 @@ func (s *Site) AddRoutes(api *authz.API) {
 type layout struct {
 	Title  string
 	Tab    string // dags, tasks, dead, late, datasets, query or workers
+	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
 	Now    time.Time
+	Head   template.HTML // what the page adds to the HTML's head
 	View   any
+}
+
+// Who names the caller for people.
+func (l layout) Who() string { return cmp.Or(l.Caller.Name, l.Caller.Actor) }
+
+// SignsOut reports whether the caller is a user who came by the cookie of a browser.
+func (l layout) SignsOut() bool {
+	return l.Caller.CSRFToken() != "" && strings.HasPrefix(l.Caller.Actor, "user:")
 }
 
 // pages are the parsed templates by name. The templates are part of the binary, so parsing panics on a broken one; a
@@ -117,6 +129,12 @@ func render(w http.ResponseWriter, status int, page string, l layout) error {
 		return nil // the reader is gone, and nobody would see the error
 	}
 	return nil
+}
+
+// Frame writes a page of authz/identity within the layout.
+func Frame(w http.ResponseWriter, caller authz.Caller, title string, head, content template.HTML) error {
+	return render(w, http.StatusOK, "frame.html",
+		layout{Title: title, Bare: caller.Actor == "", Caller: caller, Head: head, View: content})
 }
 
 // RenderError writes a page that shows a problem.

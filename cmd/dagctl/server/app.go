@@ -181,7 +181,7 @@ func (a *App) newIdentity(cfg Config) error {
 	a.identity, err = identity.New(identity.Config{
 		Owner: a.pool, Requests: a.requests, BaseURL: cfg.BaseURL, Providers: providers, Dialer: dialer, Starts: starts,
 		IdleAfter: time.Duration(cfg.Identity.SessionIdleHours) * time.Hour,
-		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Log: a.log,
+		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Frame: web.Frame, Log: a.log,
 	})
 	return err
 }
