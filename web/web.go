@@ -1,5 +1,6 @@
-// Package web shows DAGs, tasks and datasets to people as plain HTML pages. All pages work without JavaScript, load
-// nothing from other hosts, and show a caller what the API would return to the same caller.
+// Package web shows DAGs, tasks and datasets to people as plain HTML pages, and lets admins decide on them who may use
+// the server. All pages work without JavaScript, load nothing from other hosts, and show a caller what the API would
+// return to the same caller.
 //
 // Vocabulary: a page is a template within the layout; a view is the data that a page shows. It owns no tables.
 package web
@@ -14,6 +15,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +82,8 @@ func (s *Site) AddRoutes(api *authz.API) {
 // layout is the data of the frame that every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks, dead, late, datasets, query or workers
+	Tab    string // dags, tasks, dead, late, datasets, query, workers or access
+	Subtab string // of access: users, roles, trust, tokens or audit
 	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
 	Now    time.Time
@@ -101,14 +104,16 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
+	shared := []string{"layout.html", "forms.html"}
+	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
+		"templates/forms.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)
 	}
 	parsed := map[string]*template.Template{}
 	for _, name := range names {
-		if page := path.Base(name); page != "layout.html" {
+		if page := path.Base(name); !slices.Contains(shared, page) {
 			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
 		}
 	}

@@ -297,6 +297,10 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	if err != nil {
 		return err
 	}
+	access, err := web.NewAccess(a.identity)
+	if err != nil {
+		return err
+	}
 
 	authz.Register(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
@@ -309,6 +313,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	queries.AddRoutes(a.API)
 	remote.AddRoutes(a.API)
 	site.AddRoutes(a.API)
+	access.AddRoutes(a.API)
 
 	a.API.HandlePage(authz.Public, "GET /healthz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
 		healthz(w, r)
