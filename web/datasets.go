@@ -1,6 +1,7 @@
 package web
 
 import (
+	"html/template"
 	"net/http"
 	"time"
 
@@ -15,7 +16,7 @@ type datasetsView struct {
 	Filter   registry.DatasetFilter
 	Datasets []registry.Dataset
 	Writer   bool
-	Next     string // query of the next page; empty on the last page
+	Next     template.URL // query of the next page; empty on the last page
 }
 
 func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -33,7 +34,7 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	if len(datasets) > pageSize {
 		v.Datasets = datasets[:pageSize]
 		q.Set("after", datasets[pageSize-1].Name)
-		v.Next = q.Encode()
+		v.Next = template.URL(q.Encode())
 	}
 
 	return render(w, http.StatusOK, "datasets.html",

@@ -44,16 +44,17 @@ func (s *Site) dead(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 // actOnDead starts a bulk action on the dead tasks of one error group and redirects to the page it came from.
 func (s *Site) actOnDead(verb string) func(http.ResponseWriter, *http.Request, authz.Caller) error {
 	return func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-		if err := r.ParseForm(); err != nil {
+		f, err := readForm(r)
+		if err != nil {
 			return err
 		}
-		request := control.BulkRequest{Filter: deadSelection(r.PostForm)}
+		request := control.BulkRequest{Filter: deadSelection(f.Values)}
 		if request.Filter.ErrorGroup == "" {
 			return fault.New(fault.Invalid, "the form names no error group").WithHint("use the buttons on the page")
 		}
 
 		if verb == "skip" {
-			request.Reason = r.PostForm.Get("reason")
+			request.Reason = f.Get("reason")
 		}
 		if _, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now()); err != nil {
 			return err
@@ -61,7 +62,7 @@ func (s *Site) actOnDead(verb string) func(http.ResponseWriter, *http.Request, a
 
 		back := url.Values{}
 		for _, name := range []string{"dag", "job"} {
-			if value := r.PostForm.Get(name); value != "" {
+			if value := f.Get(name); value != "" {
 				back.Set(name, value)
 			}
 		}

@@ -14,6 +14,18 @@ import (
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
+	"called": called, "actorPath": actorPath, "stamp": stamp,
+}
+
+// stamp formats a time as logs have it.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+
+// actorPath returns the path of an actor's page; empty for what has none.
+func actorPath(actor string) string {
+	if user, ok := strings.CutPrefix(actor, "user:"); ok {
+		return userPath(user)
+	}
+	return ""
 }
 
 // ago returns how long before now a time is. It returns "" for a zero or missing time.

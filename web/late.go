@@ -1,6 +1,7 @@
 package web
 
 import (
+	"html/template"
 	"net/http"
 
 	"github.com/dagctl/dagctl/authz"
@@ -11,7 +12,7 @@ import (
 type lateView struct {
 	DAG      string
 	Datasets []registry.Dataset
-	Next     string // query of the next page; empty on the last page
+	Next     template.URL // query of the next page; empty on the last page
 }
 
 func (s *Site) late(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -26,7 +27,7 @@ func (s *Site) late(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if len(v.Datasets) > pageSize {
 		v.Datasets = v.Datasets[:pageSize]
 		q.Set("after", v.Datasets[pageSize-1].Name)
-		v.Next = q.Encode()
+		v.Next = template.URL(q.Encode())
 	}
 	return render(w, http.StatusOK, "late.html", layout{Title: "Late", Tab: "late", Caller: caller, View: v})
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"html/template"
 	"net/http"
 	"net/url"
 
@@ -20,7 +21,7 @@ type tasksView struct {
 	Filter   views.TaskFilter
 	Statuses []string
 	Tasks    []views.Task
-	Next     string // query of the next page; empty on the last page
+	Next     template.URL // query of the next page; empty on the last page
 }
 
 var statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
@@ -49,7 +50,7 @@ func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller
 	if len(tasks) > pageSize {
 		v.Tasks = tasks[:pageSize]
 		q.Set("before", tasks[pageSize-1].ID.String())
-		v.Next = q.Encode()
+		v.Next = template.URL(q.Encode())
 	}
 	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Caller: caller, View: v})
 }

@@ -1,11 +1,13 @@
-// Package web shows DAGs, tasks and datasets to people as plain HTML pages. All pages work without JavaScript, load
-// nothing from other hosts, and show a caller what the API would return to the same caller.
+// Package web shows DAGs, tasks and datasets to people as plain HTML pages, and lets admins decide on them who may use
+// the server. All pages work without JavaScript, load nothing from other hosts, and show a caller what the API would
+// return to the same caller.
 //
 // Vocabulary: a page is a template within the layout; a view is the data that a page shows. It owns no tables.
 package web
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -13,6 +15,8 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
@@ -78,10 +82,21 @@ func (s *Site) AddRoutes(api *authz.API) {
 // layout is the data of the frame that every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // dags, tasks, dead, late, datasets, query or workers
+	Tab    string // dags, tasks, dead, late, datasets, query, workers or access
+	Subtab string // of access: users, roles, trust, tokens or audit
+	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
 	Now    time.Time
+	Head   template.HTML // what the page adds to the HTML's head
 	View   any
+}
+
+// Who names the caller for people.
+func (l layout) Who() string { return cmp.Or(l.Caller.Name, l.Caller.Actor) }
+
+// SignsOut reports whether the caller is a user who came by the cookie of a browser.
+func (l layout) SignsOut() bool {
+	return l.Caller.CSRFToken() != "" && strings.HasPrefix(l.Caller.Actor, "user:")
 }
 
 // pages are the parsed templates by name. The templates are part of the binary, so parsing panics on a broken one; a
@@ -89,14 +104,16 @@ type layout struct {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html"))
+	shared := []string{"layout.html", "forms.html"}
+	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
+		"templates/forms.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)
 	}
 	parsed := map[string]*template.Template{}
 	for _, name := range names {
-		if page := path.Base(name); page != "layout.html" {
+		if page := path.Base(name); !slices.Contains(shared, page) {
 			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
 		}
 	}
@@ -117,6 +134,12 @@ func render(w http.ResponseWriter, status int, page string, l layout) error {
 		return nil // the reader is gone, and nobody would see the error
 	}
 	return nil
+}
+
+// Frame writes a page of authz/identity within the layout.
+func Frame(w http.ResponseWriter, caller authz.Caller, title string, head, content template.HTML) error {
+	return render(w, http.StatusOK, "frame.html",
+		layout{Title: title, Bare: caller.Actor == "", Caller: caller, Head: head, View: content})
 }
 
 // RenderError writes a page that shows a problem.

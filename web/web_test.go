@@ -108,3 +108,17 @@ func TestErrorPageEscapes(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "<script>")
 	require.Contains(t, w.Body.String(), "Request r1")
 }
+
+func TestLinksToFurtherPagesAreQueries(t *testing.T) {
+	t.Parallel()
+	const next = "after=a%26b&dag=d"
+	for page, view := range map[string]any{
+		"late.html":     lateView{Datasets: []registry.Dataset{{Late: &registry.Late{}}}, Next: next},
+		"datasets.html": datasetsView{Datasets: []registry.Dataset{{Name: "a"}}, Next: next},
+		"tasks.html":    tasksView{Tasks: []views.Task{{DAG: "d"}}, Next: next},
+	} {
+		w := httptest.NewRecorder()
+		require.NoError(t, render(w, 200, page, layout{View: view}))
+		require.Contains(t, w.Body.String(), "?after=a%26b&amp;dag=d\"", page)
+	}
+}

@@ -189,7 +189,7 @@ func (id *Identity) cliPage(w http.ResponseWriter, r *http.Request, caller authz
 	if err != nil {
 		return err
 	}
-	return render(w, "cli.html", "Sign in the command line", map[string]any{"Caller": caller, "Port": port,
+	return id.render(w, caller, "cli.html", "Sign in the command line", map[string]any{"Port": port,
 		"Challenge": query.Get("challenge"), "State": query.Get("state"), "Client": short(query.Get("client"))})
 }
 
@@ -245,7 +245,7 @@ func (id *Identity) approveCLI(w http.ResponseWriter, r *http.Request, caller au
 	}
 	back := url.URL{Scheme: "http", Host: "127.0.0.1:" + strconv.Itoa(port), Path: "/",
 		RawQuery: url.Values{"code": {code}, "state": {r.PostForm.Get("state")}}.Encode()}
-	return render(w, "cli_done.html", "Signed in", map[string]any{"Back": back.String()})
+	return id.render(w, caller, "cli_done.html", "Signed in", map[string]any{"Back": back.String()})
 }
 
 func onlyBrowsers() error {
@@ -267,8 +267,7 @@ func (id *Identity) devicePage(w http.ResponseWriter, r *http.Request, caller au
 			return fmt.Errorf("find sign-in: %w", err)
 		}
 	}
-	return render(w, "device.html", "Sign in a device", map[string]any{"Caller": caller, "Code": code,
-		"Client": client})
+	return id.render(w, caller, "device.html", "Sign in a device", map[string]any{"Code": code, "Client": client})
 }
 
 // approveDevice lets in, or refuses, the command line that shows a code.
@@ -288,5 +287,5 @@ func (id *Identity) approveDevice(w http.ResponseWriter, r *http.Request, caller
 			short(r.PostFormValue("code"))).
 			WithHint("look again at what `dagctl login --device` says, or run it again")
 	}
-	return render(w, "device_done.html", "Signed in", map[string]any{"Denied": deny})
+	return id.render(w, caller, "device_done.html", "Signed in", map[string]any{"Denied": deny})
 }

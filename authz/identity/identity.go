@@ -12,7 +12,9 @@ package identity
 
 import (
 	"errors"
+	"html/template"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -35,8 +37,13 @@ type Config struct {
 	IdleAfter time.Duration
 	Ends      time.Duration // how long a session lasts at most
 	Starts    *rest.Limiter // for sign-ins from one address; nil: no limit
+	Frame     Frame
 	Log       *slog.Logger
 }
+
+// Frame writes a page: its content below its title, within what all pages of the server have around them. head goes
+// into the HTML's head. The caller is the zero one where nobody has signed in.
+type Frame func(w http.ResponseWriter, caller authz.Caller, title string, head, content template.HTML) error
 
 // How long sessions last where the config does not say.
 const (
@@ -54,8 +61,8 @@ type Identity struct {
 
 // New validates the config. It asks no provider: one that does not answer keeps nobody from using the server.
 func New(c Config) (*Identity, error) {
-	if c.Owner == nil || c.Requests == nil || c.Dialer == nil || c.Log == nil {
-		return nil, errors.New("identity: pools, a dialer and a log are needed")
+	if c.Owner == nil || c.Requests == nil || c.Dialer == nil || c.Frame == nil || c.Log == nil {
+		return nil, errors.New("identity: pools, a dialer, a frame of pages and a log are needed")
 	}
 	if c.IdleAfter == 0 {
 		c.IdleAfter = DefaultIdleAfter

@@ -22,6 +22,7 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/internal/testoidc"
+	"github.com/dagctl/dagctl/web"
 )
 
 // world is a server with the orgs acme and globex, at which people sign in.
@@ -54,7 +55,7 @@ func newWorld(t *testing.T, providers map[string]*testoidc.Provider, change ...f
 	w.url = "http://" + server.Listener.Addr().String()
 	dialer, err := dial.New(dial.Config{Allowed: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
-	cfg := identity.Config{Owner: w.owner, Requests: w.requests, BaseURL: w.url, Dialer: dialer,
+	cfg := identity.Config{Owner: w.owner, Requests: w.requests, BaseURL: w.url, Dialer: dialer, Frame: web.Frame,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for name, p := range providers {
 		p.SetClient(testoidc.Client{ID: "dagctl", Secret: "s3cret", RedirectURIs: []string{w.url + "/signin/callback"}})

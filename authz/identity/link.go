@@ -95,7 +95,7 @@ func FirstLink(ctx context.Context, owner *pgxpool.Pool, org authz.Org, email, b
 // linkPage asks a person to confirm: programs that look at links in mails must not use them up.
 func (id *Identity) linkPage(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	return render(w, "link.html", "Sign in", map[string]any{"Token": r.URL.Query().Get("token")})
+	return id.render(w, authz.Caller{}, "link.html", "Sign in", map[string]any{"Token": r.URL.Query().Get("token")})
 }
 
 // followLink signs the browser in as the user of a link.

@@ -151,6 +151,27 @@ func (id *Identity) CreateRule(ctx context.Context, caller authz.Caller, n NewRu
 	return r, fault.Wrap(err, "create rule "+n.Name)
 }
 
+// GetRule returns a rule of the caller's org.
+func (id *Identity) GetRule(ctx context.Context, caller authz.Caller, name string) (r Rule, err error) {
+	err = pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+ruleColumns+` FROM trust_rules WHERE org_id = $1 AND name = $2`,
+			caller.OrgID, name)
+		if err != nil {
+			return err
+		}
+		r, err = pgx.CollectExactlyOneRow(rows, id.scanRule(caller.OrgSlug))
+		if errNoRows(err) {
+			return noRule(name)
+		}
+		return err
+	})
+	return r, fault.Wrap(err, "get rule "+name)
+}
+
+func noRule(name string) error {
+	return fault.New(fault.NotFound, "there is no rule %q", name).WithHint("`dagctl trust list` lists them")
+}
+
 // ListRules returns the rules of the caller's org by name.
 func (id *Identity) ListRules(ctx context.Context, caller authz.Caller, page rest.PageInput) (list rest.List[Rule],
 	err error) {
@@ -186,7 +207,7 @@ func (id *Identity) DeleteRule(ctx context.Context, caller authz.Caller, name st
 		}
 		r, err := pgx.CollectExactlyOneRow(rows, id.scanRule(caller.OrgSlug))
 		if errNoRows(err) {
-			return fault.New(fault.NotFound, "there is no rule %q", name).WithHint("`dagctl trust list` lists them")
+			return noRule(name)
 		}
 		if err != nil {
 			return err

@@ -50,6 +50,9 @@ func (id *Identity) open(ctx context.Context, tx pgx.Tx, at place, kind SessionK
 	if err != nil {
 		return "", fmt.Errorf("open session: %w", err)
 	}
+	if _, err := tx.Exec(ctx, `UPDATE users SET last_seen_at = now() WHERE id = $1`, at.user); err != nil {
+		return "", fmt.Errorf("open session: %w", err)
+	}
 	as := authz.Caller{OrgID: at.org.ID, OrgSlug: at.org.Slug, Actor: userOf(at.user)}
 	return secret, authz.AuditSignIn(ctx, tx, as, authz.Done, map[string]any{"session": key, "kind": kind,
 		"client": short(client)})

@@ -51,7 +51,8 @@ func (id *Identity) signInPage(w http.ResponseWriter, r *http.Request, _ authz.C
 		choices = append(choices, choice{id.providers[p.Name].Title,
 			"/signin/with/" + p.Name + "?" + again.Encode()})
 	}
-	return render(w, "signin.html", "Sign in", map[string]any{"Choices": choices, "Out": query.Has("out")})
+	return id.render(w, authz.Caller{}, "signin.html", "Sign in",
+		map[string]any{"Choices": choices, "Out": query.Has("out")})
 }
 
 // signInWith sends the browser to a provider.
@@ -160,7 +161,7 @@ func (id *Identity) noteRefused(ctx context.Context, p person) error {
 
 // accountPage shows users who they are, their other orgs, and where they are signed in.
 func (id *Identity) accountPage(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	view := map[string]any{"Caller": caller}
+	view := map[string]any{}
 	if _, err := userID(caller); err == nil {
 		sessions, err := id.ListSessions(r.Context(), caller, r)
 		if err != nil {
@@ -172,7 +173,7 @@ func (id *Identity) accountPage(w http.ResponseWriter, r *http.Request, caller a
 		}
 		view["Sessions"], view["Orgs"] = sessions, orgs
 	}
-	return render(w, "account.html", "Your account", view)
+	return id.render(w, caller, "account.html", "Your account", view)
 }
 
 // otherOrg is an org in which the same person is a user, with the address that switches to it.

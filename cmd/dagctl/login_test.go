@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -22,7 +21,6 @@ import (
 	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
-	"github.com/dagctl/dagctl/internal/freeport"
 	"github.com/dagctl/dagctl/internal/testoidc"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -30,9 +28,7 @@ import (
 // withProvider lets the people of a provider sign in at the server.
 func withProvider(t *testing.T, p *testoidc.Provider) func(*server.Config) {
 	return func(cfg *server.Config) {
-		port, err := freeport.Find()
-		require.NoError(t, err)
-		cfg.BaseURL = fmt.Sprintf("http://127.0.0.1:%d", port)
+		cfg.BaseURL = "http://" + cfg.Listen
 		p.SetClient(testoidc.Client{ID: "dagctl", RedirectURIs: []string{cfg.BaseURL + "/signin/callback"}})
 		cfg.Identity.Providers = []server.ProviderConfig{{Name: "corp", Issuer: p.Issuer, ClientID: "dagctl",
 			Scopes: []string{"openid", "email", "profile", "groups"}}}
@@ -82,7 +78,7 @@ func (b *browse) do(request *http.Request) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-var field = regexp.MustCompile(`name="(\w+)" value="([^"]*)"`)
+var hiddenField = regexp.MustCompile(`name="(\w+)" value="([^"]*)"`)
 
 // submit sends the form of a page, with changes.
 func (b *browse) submit(address string, change url.Values) string {
@@ -90,7 +86,7 @@ func (b *browse) submit(address string, change url.Values) string {
 	status, page := b.open(address)
 	require.Equal(b.t, http.StatusOK, status, page)
 	form := url.Values{}
-	for _, f := range field.FindAllStringSubmatch(page, -1) {
+	for _, f := range hiddenField.FindAllStringSubmatch(page, -1) {
 		if f[1] != "deny" {
 			form.Set(f[1], html.UnescapeString(f[2]))
 		}
@@ -247,9 +243,7 @@ func TestADisabledUserIsOutInFiveSeconds(t *testing.T) {
 
 func TestTheFirstAdminGetsInByALink(t *testing.T) {
 	t.Parallel()
-	port, err := freeport.Find()
-	require.NoError(t, err)
-	w := newWorld(t, func(cfg *server.Config) { cfg.BaseURL = fmt.Sprintf("http://127.0.0.1:%d", port) })
+	w := newWorld(t, func(cfg *server.Config) { cfg.BaseURL = "http://" + cfg.Listen })
 	env := map[string]string{"DAGCTL_DATABASE_URL": w.pool.Config().ConnString(), "HOME": t.TempDir()}
 	link := decode[identity.Link](t, env, "admin", "sign-in-link", "ops@example.com", "--org", "acme", "--base-url",
 		w.url)

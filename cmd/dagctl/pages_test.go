@@ -113,33 +113,39 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/late", "/tasks", "/tasks/" + task, "/datasets",
 		"/datasets/daily_highest", "/query"} {
 		root := w.page(t, writer, path)
-		require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
-		require.Len(t, all(root, "h1"), 1, path)
-		require.Len(t, all(root, "main"), 1, path)
-		require.Empty(t, all(root, "script"), "%s is read without JavaScript", path)
-		require.Empty(t, all(root, "style"), "%s: the policy allows no inline style", path)
-		for n := range root.Descendants() {
-			for _, a := range n.Attr {
-				require.NotRegexp(t, `^on`, a.Key, path)
-				require.NotEqual(t, "style", a.Key, path)
-				if sources.MatchString(a.Key) {
-					require.Regexp(t, `^(/[^/]|#)`, a.Val, "%s asks another host", path)
-				}
-			}
-		}
-		for _, input := range slices.Concat(all(root, "input"), all(root, "select"), all(root, "textarea")) {
-			require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden",
-				"%s: a field without a label", path)
-		}
-		for _, th := range all(root, "th") {
-			require.NotEmpty(t, attribute(th, "scope"), path)
-		}
+		requireAccessible(t, root, path)
 	}
 	status, body := w.send(t, writer, http.MethodGet, "/tasks/not-an-id", "", nil)
 	require.Equal(t, http.StatusNotFound, status)
 	require.Contains(t, body, "<h1>")
 	status, _ = w.send(t, nobody, http.MethodGet, "/dags", "", nil)
 	require.Equal(t, http.StatusUnauthorized, status)
+}
+
+// requireAccessible checks that a page loads nothing from elsewhere, runs no script, and has labels for its fields.
+func requireAccessible(t *testing.T, root *html.Node, path string) {
+	t.Helper()
+	require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
+	require.Len(t, all(root, "h1"), 1, path)
+	require.Len(t, all(root, "main"), 1, path)
+	require.Empty(t, all(root, "script"), "%s is read without JavaScript", path)
+	require.Empty(t, all(root, "style"), "%s: the policy allows no inline style", path)
+	for n := range root.Descendants() {
+		for _, a := range n.Attr {
+			require.NotRegexp(t, `^on`, a.Key, path)
+			require.NotEqual(t, "style", a.Key, path)
+			if sources.MatchString(a.Key) {
+				require.Regexp(t, `^(/[^/]|#)`, a.Val, "%s asks another host", path)
+			}
+		}
+	}
+	for _, input := range slices.Concat(all(root, "input"), all(root, "select"), all(root, "textarea")) {
+		require.True(t, input.Parent.Data == "label" || attribute(input, "type") == "hidden",
+			"%s: a field without a label", path)
+	}
+	for _, th := range all(root, "th") {
+		require.NotEmpty(t, attribute(th, "scope"), path)
+	}
 }
 
 func TestPagesCarryAStrictPolicy(t *testing.T) {

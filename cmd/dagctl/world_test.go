@@ -67,6 +67,9 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
 	require.NoError(t, err)
 	cfg.TaskKeys = []authz.TaskKey{key}
+	listener, err := server.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	cfg.Listen = listener.Addr().String()
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -79,8 +82,6 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 		}
 	})
 	a, err := server.New(ctx, cfg, cfg.Folders(), nil, slog.New(slog.NewTextHandler(log, nil)))
-	require.NoError(t, err)
-	listener, err := server.Listen(cmp.Or(strings.TrimPrefix(cfg.BaseURL, "http://"), "127.0.0.1:0"))
 	require.NoError(t, err)
 	w.app, w.url = a, "http://"+listener.Addr().String()
 	w.pool, err = pg.Open(ctx, cfg.DatabaseURL, pg.WithMaxConns(2))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // patience is how long a page may take to show what a test asks for.
@@ -90,11 +91,23 @@ func (b *Browser) Click(selector string) {
 // Follow clicks a link, or the button of a form, and returns when the page that it leads to is loaded.
 func (b *Browser) Follow(selector string) {
 	b.t.Helper()
+	b.leave("follow "+selector, chromedp.Click(selector, chromedp.ByQuery, chromedp.NodeVisible))
+}
+
+// Enter does what Follow does with the keyboard: it puts the focus on the element and presses the key Enter.
+func (b *Browser) Enter(selector string) {
+	b.t.Helper()
+	b.leave("press Enter on "+selector, chromedp.Focus(selector, chromedp.ByQuery, chromedp.NodeVisible),
+		chromedp.KeyEvent(kb.Enter))
+}
+
+// leave runs actions that lead to another page, and returns when that is loaded.
+func (b *Browser) leave(what string, actions ...chromedp.Action) {
+	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if _, err := chromedp.RunResponse(ctx,
-		chromedp.Click(selector, chromedp.ByQuery, chromedp.NodeVisible)); err != nil {
-		b.fail("follow "+selector, err)
+	if _, err := chromedp.RunResponse(ctx, actions...); err != nil {
+		b.fail(what, err)
 	}
 }
 

@@ -184,7 +184,7 @@ func (a *App) newIdentity(cfg Config) error {
 	a.identity, err = identity.New(identity.Config{
 		Owner: a.pool, Requests: a.requests, BaseURL: cfg.BaseURL, Providers: providers, Dialer: dialer, Starts: starts,
 		IdleAfter: time.Duration(cfg.Identity.SessionIdleHours) * time.Hour,
-		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Log: a.log,
+		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Frame: web.Frame, Log: a.log,
 	})
 	return err
 }
@@ -300,6 +300,10 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	if err != nil {
 		return err
 	}
+	access, err := web.NewAccess(a.identity)
+	if err != nil {
+		return err
+	}
 
 	authz.Register(a.API, a.requests)
 	authz.RegisterOrg(a.API, a.pool)
@@ -314,6 +318,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	queries.AddRoutes(a.API)
 	remote.AddRoutes(a.API)
 	site.AddRoutes(a.API)
+	access.AddRoutes(a.API)
 
 	a.API.HandlePage(authz.Public, "GET /healthz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
 		healthz(w, r)
