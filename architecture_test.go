@@ -102,6 +102,7 @@ var mayImport = map[string][]string{
 	"lineage":                {"registry", "authz", anyInternal},
 	"authz":                  {"worker/protocol", anyInternal},
 	"authz/identity":         {"authz", anyInternal},
+	"authz/scim":             {"authz", anyInternal},
 	"query":                  {"engine", "registry", "storage", "authz", anyInternal},
 	// A program that uses worker takes neither DuckDB nor the AWS SDK along: built-in operators and queues are apart.
 	"worker":             {"worker/protocol", anyInternal},
@@ -135,7 +136,8 @@ var duckDB = []string{"internal/duck", "engine/inside"}
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{
 	"authz": {"orgs", "org_quotas", "org_usage", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log",
-		"trust_rules", "sessions", "sign_in_links", "cli_logins", "audit_heads"},
+		"trust_rules", "sessions", "sign_in_links", "cli_logins", "audit_heads",
+		"scim_users", "scim_groups", "scim_group_members"},
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets",
 		"dataset_versions",
 		"dag_version_datasets", "generation_inputs", "dataset_names", "dataset_name_owners", "dataset_pointers", "build_epochs",

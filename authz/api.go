@@ -27,7 +27,7 @@ type Config struct {
 	Quotas         *Quotas         // of orgs; nil: none
 	Refusals       *Refusals       // of callers, for the audit log; nil: they are not recorded
 	Failures       *rest.Limiter   // for refused credentials from each address; nil: no limit
-	Workers        *Tokens         // recognises workers; nil: the API has no routes for them
+	Workers        *Tokens         // recognises workers and provisioners; nil: the API has no routes for them
 	WorkerLimiter  *rest.Limiter   // for each worker token, which a whole fleet may share; nil: no limit
 	Signer         *Signer         // recognises running tasks; nil: the API has no routes for them
 
@@ -142,8 +142,9 @@ func (api *API) Routes() []Route { return slices.Clone(api.routes) }
 
 // declareCaller declares a route whose handler gets a Caller. Workers and tasks are not Callers.
 func (api *API) declareCaller(method, path string, rule Rule) {
-	if _, remote := remoteSchemes[rule]; remote {
-		panic(fmt.Sprintf("route %s %s is by a %s: HandleWorker and HandleTask add those", method, path, rule))
+	if _, remote := remoteSchemes[rule]; remote || rule == ByProvisioner {
+		panic(fmt.Sprintf("route %s %s is by a %s: HandleWorker, HandleTask and HandleProvisioner add those", method,
+			path, rule))
 	}
 	api.declare(method, path, rule)
 }
@@ -226,13 +227,18 @@ func (api *API) HandleStream(rule Rule, pattern string,
 	api.handlePlain(rule, pattern, 0, h)
 }
 
-func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
-	h func(http.ResponseWriter, *http.Request, Caller) error) {
+// splitPattern returns the method, which may be empty, and the path of a pattern of net/http.
+func splitPattern(pattern string) (method, path string) {
 	method, path, ok := strings.Cut(pattern, " ")
 	if !ok {
-		method, path = "", pattern
+		return "", pattern
 	}
-	path = strings.TrimSpace(path)
+	return method, strings.TrimSpace(path)
+}
+
+func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
+	h func(http.ResponseWriter, *http.Request, Caller) error) {
+	method, path := splitPattern(pattern)
 	api.declareCaller(method, path, rule)
 	route := Route{Method: method, Path: path, Rule: rule}
 

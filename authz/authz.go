@@ -6,8 +6,9 @@
 // token, in one org. An Action is what a caller wants to do, an Object what it is on; Authorize decides. A Principal is
 // the kind of party that a route is for. A Rule is the principal of a route, or its action and how its object is found
 // (Target). An Authenticator recognises one kind
-// of credential. A service token is a credential of kind user, which has a role and becomes a Caller, or of kind
-// worker, which lists what it may claim and never becomes a Caller.
+// of credential. A service token is a credential of kind user, which has a role and becomes a Caller, of kind worker,
+// which lists what it may claim, or of kind scim, by which an identity provider keeps users: these two never become a
+// Caller.
 //
 // It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets, audit_log and audit_heads.
 package authz

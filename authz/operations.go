@@ -32,7 +32,8 @@ func Register(api *API, requests *pgxpool.Pool) {
 		OperationID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tags: []string{"access"},
 		Summary: "Create a service token", DefaultStatus: http.StatusCreated,
 		Description: "A worker token may claim tasks of the given `runtimes`, `operators` and `orgs`. Only the " +
-			"server's administrator can create a token for several orgs.",
+			"server's administrator can create a token for several orgs. A scim token lets an identity provider " +
+			"keep the org's users of one `issuer` by SCIM, and nothing else.",
 	}, func(ctx context.Context, caller Caller, in *createTokenInput) (*createTokenOutput, error) {
 		secret, token, err := CreateToken(ctx, requests, caller, in.Body.token())
 		return &createTokenOutput{CreatedToken{Token: token, Secret: secret}}, err
@@ -87,20 +88,24 @@ func whoami(_ context.Context, caller Caller, _ *struct{}) (*whoamiOutput, error
 // CreateTokenRequest describes a service token to create.
 type CreateTokenRequest struct {
 	Name       string    `json:"name" maxLength:"63"`
-	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker" doc:"Default: user"`
-	Role       Role      `json:"role,omitempty" enum:"reader,proposer,writer,admin" doc:"For user tokens"`
+	Kind       TokenKind `json:"kind,omitempty" enum:"user,worker,scim" doc:"Default: user"`
+	Role       Role      `json:"role,omitempty" enum:"reader,proposer,writer,admin" doc:"For user tokens, and for the users of scim tokens, which are readers by default"`
 	Grants     []Grant   `json:"grants,omitempty" maxItems:"100" doc:"For user tokens: roles on some DAGs besides"`
 	OrgRoles   []string  `json:"org_roles,omitempty" maxItems:"100" doc:"For user tokens: visibility groups, each as role:SLUG"`
 	Runtimes   []string  `json:"runtimes,omitempty" maxItems:"100" doc:"For worker tokens"`
 	Operators  []string  `json:"operators,omitempty" maxItems:"100" doc:"For worker tokens. Default: all"`
 	Orgs       []string  `json:"orgs,omitempty" maxItems:"100" doc:"For worker tokens: slugs. Default: the caller's"`
 	TTLSeconds int64     `json:"ttl_seconds,omitempty" minimum:"60" maximum:"31536000" doc:"Default: 90 days"`
+	Issuer     string    `json:"issuer,omitempty" maxLength:"500" doc:"For scim tokens: the provider at which the users sign in, exactly as its ID tokens have it"`
+
+	SubjectFrom SubjectFrom `json:"subject_from,omitempty" enum:"externalId,userName" doc:"For scim tokens: the attribute that holds a user's subject at the issuer. Default: the first sign-in with the verified e-mail address tells"`
 }
 
 func (b CreateTokenRequest) token() NewToken {
 	return NewToken{
 		Name: b.Name, Kind: b.Kind, Role: b.Role, Grants: b.Grants, OrgRoles: b.OrgRoles, Runtimes: b.Runtimes,
 		Operators: b.Operators, Orgs: b.Orgs, TTL: time.Duration(b.TTLSeconds) * time.Second,
+		Issuer: b.Issuer, SubjectFrom: b.SubjectFrom,
 	}
 }
 

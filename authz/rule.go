@@ -17,6 +17,8 @@ const (
 	User    Principal = "user"   // a person or a service token of kind user: a Caller
 	AWorker Principal = "worker" // a service token of kind worker: a Worker
 	ATask   Principal = "task"   // a capability token: a Capability
+	// AProvisioner is a service token of kind scim: a Provisioner.
+	AProvisioner Principal = "provisioner"
 )
 
 // Rule is whom a route admits: a kind of party and, of Callers, those who may do the action to the object that the
@@ -33,8 +35,10 @@ var (
 	Hook     = Rule{principal: Sender}  // a party that signs the request: the key is the webhook's
 	ByWorker = Rule{principal: AWorker} // a worker, for what its token lets it claim
 	ByTask   = Rule{principal: ATask}   // a running attempt, for its own task
-	Reader   = To(Read, TheOrg)         // any caller; registry.VisibleTo decides what it sees
-	Admin    = To(Administer, TheOrg)
+	// ByProvisioner is an identity provider, for the users and groups that it keeps.
+	ByProvisioner = Rule{principal: AProvisioner}
+	Reader        = To(Read, TheOrg) // any caller; registry.VisibleTo decides what it sees
+	Admin         = To(Administer, TheOrg)
 )
 
 // To returns the rule of a route that does something to what the target finds.

@@ -32,18 +32,23 @@ type TokenKind string
 const (
 	KindUser   TokenKind = "user"   // becomes a Caller with the token's role
 	KindWorker TokenKind = "worker" // may claim tasks of its runtimes and operators; never a Caller
+	KindSCIM   TokenKind = "scim"   // keeps the users and groups of an issuer; never a Caller
 )
 
 // Token is a service token as people see it: without its secret, which only its creator knows.
 type Token struct {
-	Name       string     `json:"name"`
-	Kind       TokenKind  `json:"kind" enum:"user,worker"`
-	Role       Role       `json:"role,omitempty" enum:"reader,proposer,writer,admin"`
-	Grants     []Grant    `json:"grants,omitempty" doc:"For user tokens: roles on some DAGs besides"`
-	OrgRoles   []string   `json:"org_roles,omitempty" doc:"For user tokens: its visibility groups, each as role:SLUG"`
-	Runtimes   []string   `json:"runtimes,omitempty"`
-	Operators  []string   `json:"operators,omitempty"`
-	Orgs       int        `json:"orgs,omitempty" doc:"For worker tokens: the number of orgs whose tasks it may claim"`
+	Name      string    `json:"name"`
+	Kind      TokenKind `json:"kind" enum:"user,worker,scim"`
+	Role      Role      `json:"role,omitempty" enum:"reader,proposer,writer,admin" doc:"Of the token; of a scim token, that of the users it provisions"`
+	Grants    []Grant   `json:"grants,omitempty" doc:"For user tokens: roles on some DAGs besides"`
+	OrgRoles  []string  `json:"org_roles,omitempty" doc:"For user tokens: its visibility groups, each as role:SLUG"`
+	Runtimes  []string  `json:"runtimes,omitempty"`
+	Operators []string  `json:"operators,omitempty"`
+	Orgs      int       `json:"orgs,omitempty" doc:"For worker tokens: the number of orgs whose tasks it may claim"`
+	Issuer    string    `json:"issuer,omitempty" doc:"For scim tokens: at which its users sign in"`
+
+	SubjectFrom SubjectFrom `json:"subject_from,omitempty" enum:"externalId,userName" doc:"For scim tokens: the attribute that holds the subject at the issuer"`
+
 	CreatedBy  string     `json:"created_by"`
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  time.Time  `json:"expires_at"`
@@ -55,13 +60,16 @@ type Token struct {
 type NewToken struct {
 	Name      string
 	Kind      TokenKind     // KindUser when empty
-	Role      Role          // of a user token
+	Role      Role          // of a user token, or of the users that a scim token provisions: RoleReader when empty
 	Grants    []Grant       // of a user token: roles on some DAGs besides
 	OrgRoles  []string      // of a user token: visibility groups, each as role:SLUG, which the org has
 	Runtimes  []string      // of a worker token, at least one
 	Operators []string      // of a worker token; empty is every operator
 	Orgs      []string      // of a worker token: slugs; empty is the caller's. Only CreateWorkerToken accepts others
 	TTL       time.Duration // DefaultTTL when zero, MaxTTL at most
+
+	Issuer      string      // of a scim token: at which its users sign in
+	SubjectFrom SubjectFrom // of a scim token
 }
 
 var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
@@ -80,6 +88,9 @@ func (n NewToken) validate() (NewToken, error) {
 	if n.TTL == 0 {
 		n.TTL = DefaultTTL
 	}
+	if n.Kind == KindSCIM && n.Role == "" {
+		n.Role = RoleReader
+	}
 
 	var problems tokenProblems
 	if !goodTokenName.MatchString(n.Name) {
@@ -94,8 +105,13 @@ func (n NewToken) validate() (NewToken, error) {
 		n.validateUser(&problems)
 	case KindWorker:
 		n.validateWorker(&problems)
+	case KindSCIM:
+		n.validateSCIM(&problems)
 	default:
-		problems.add("kind", "%q is not a kind of token: use user or worker", n.Kind)
+		problems.add("kind", "%q is not a kind of token: use user, worker or scim", n.Kind)
+	}
+	if n.Kind != KindSCIM && n.Issuer+string(n.SubjectFrom) != "" {
+		problems.add("issuer", "only a scim token has an issuer")
 	}
 
 	if len(problems) > 0 {
@@ -213,11 +229,12 @@ func insertToken(ctx context.Context, tx pgx.Tx, caller Caller, n NewToken, orgs
 
 	rows, err := tx.Query(ctx, `
 		INSERT INTO service_tokens (org_id, name, hash, kind, role, org_roles, runtimes, operators, orgs, created_by,
-			expires_at, grants)
-		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11, $12)
+			expires_at, grants, issuer, subject_from)
+		VALUES ($1, $2, $3, $4, NULLIF($5, ''), coalesce($6::text[], '{}'), $7, $8, $9, $10, now() + $11, $12,
+			NULLIF($13, ''), NULLIF($14, ''))
 		RETURNING `+tokenColumns,
 		caller.OrgID, n.Name, HashSecret(secret), n.Kind, n.Role, n.OrgRoles, n.Runtimes, n.Operators, orgs,
-		caller.Actor, n.TTL, GrantTexts(n.Grants))
+		caller.Actor, n.TTL, GrantTexts(n.Grants), n.Issuer, n.SubjectFrom)
 	if err != nil {
 		return "", Token{}, fmt.Errorf("create token %s: %w", n.Name, err)
 	}
@@ -374,12 +391,12 @@ func revokeToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) err
 // tokenColumns is what scanToken scans.
 const tokenColumns = `
 	name, kind, COALESCE(role, ''), grants, org_roles, runtimes, operators, coalesce(cardinality(orgs), 0),
-	created_by, created_at, expires_at, last_used_at, revoked_at`
+	created_by, created_at, expires_at, last_used_at, revoked_at, coalesce(issuer, ''), coalesce(subject_from, '')`
 
 func scanToken(row pgx.CollectableRow) (t Token, err error) {
 	var grants []string
 	err = row.Scan(&t.Name, &t.Kind, &t.Role, &grants, &t.OrgRoles, &t.Runtimes, &t.Operators, &t.Orgs,
-		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt)
+		&t.CreatedBy, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt, &t.RevokedAt, &t.Issuer, &t.SubjectFrom)
 	t.Grants = ParseGrants(grants)
 	return t, err
 }
@@ -404,16 +421,20 @@ func NewTokens(owner *pgxpool.Pool) *Tokens {
 	return a
 }
 
-// Authenticate returns the caller of a service token of kind user. It refuses worker tokens.
+// Authenticate returns the caller of a service token of kind user. It refuses tokens of other kinds.
 func (a *Tokens) Authenticate(r *http.Request) (Caller, bool, error) {
 	secret, ok := Bearer(r)
 	if !ok {
 		return Caller{}, false, nil
 	}
+
 	kind, ok := SecretKind(secret)
 	switch {
-	case !ok || (kind != string(KindUser) && kind != string(KindWorker)):
+	case !ok || !slices.Contains([]TokenKind{KindUser, KindWorker, KindSCIM}, TokenKind(kind)):
 		return Caller{}, false, nil
+	case kind == string(KindSCIM):
+		return Caller{}, false, fault.New(fault.Unauthenticated, "a scim token does nothing but provision users").
+			WithHint("use a token of kind user, or log in")
 	case kind == string(KindWorker):
 		return Caller{}, false, fault.New(fault.Unauthenticated, "a worker token does not act for a user").
 			WithHint("use a token of kind user, or log in")

@@ -47,6 +47,8 @@ func (a *Tokens) AuthenticateWorker(r *http.Request) (Worker, error) {
 	if kind, _ := SecretKind(secret); kind == string(KindUser) {
 		return Worker{}, fault.New(fault.Unauthenticated, "a user token claims no tasks").
 			WithHint("`dagctl tokens create NAME --kind worker --runtime RUNTIME` creates a token that does")
+	} else if kind == string(KindSCIM) {
+		return Worker{}, fault.New(fault.Unauthenticated, "a scim token claims no tasks")
 	} else if kind != string(KindWorker) {
 		return Worker{}, badToken()
 	}

@@ -20,6 +20,7 @@ import (
 // Tokens are service tokens of an org, one of each kind, and one of an admin of another org.
 type Tokens struct {
 	Reader, Proposer, Writer, Admin, Worker, Foreign string
+	Provisioner                                      string
 	// OneDAG is a reader that is a writer of a DAG that does not exist: it may nowhere write.
 	OneDAG string
 }
@@ -46,6 +47,8 @@ func NewTokens(t testing.TB, owner *pgxpool.Pool, org authz.Org) Tokens {
 		Admin:  token(org, authz.NewToken{Name: "authztest-admin", Role: authz.RoleAdmin}),
 		Worker: token(org, authz.NewToken{Name: "authztest-worker", Kind: authz.KindWorker,
 			Runtimes: []string{"dispatcher"}}),
+		Provisioner: token(org, authz.NewToken{Name: "authztest-provisioner", Kind: authz.KindSCIM,
+			Issuer: "https://login.example.com"}),
 		Foreign: token(foreign, authz.NewToken{Name: "authztest-foreign", Role: authz.RoleAdmin}),
 	}
 }
@@ -87,12 +90,17 @@ func (m Matrix) Check(t *testing.T) {
 			}
 			continue
 		}
-		if principal := route.Rule.Principal(); principal == authz.AWorker || principal == authz.ATask {
+		switch route.Rule.Principal() {
+		case authz.AWorker, authz.ATask:
 			m.checkRemote(t, route, method, path)
+			continue
+		case authz.AProvisioner:
+			m.checkProvisioner(t, route, method, path)
 			continue
 		}
 		strangers := map[string]string{"nobody": "", "junk": "junk", "capability": m.Capability,
-			"unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker}
+			"unknown token": "dagctl_user_" + strings.Repeat("0", 43), "worker token": m.Tokens.Worker,
+			"scim token": m.Tokens.Provisioner}
 		for who, token := range strangers {
 			w := ask(token)
 			require.Equal(t, http.StatusUnauthorized, w.Code, "%s as %s: %s", name, who, w.Body)
@@ -135,6 +143,7 @@ func (m Matrix) checkRemote(t *testing.T, route authz.Route, method, path string
 	strangers := map[string][2]string{ // bearer token and capability
 		"nobody": {}, "junk": {"junk", "junk"}, "reader": {m.Tokens.Reader}, "writer": {m.Tokens.Writer},
 		"admin":         {m.Tokens.Admin},
+		"provisioner":   {m.Tokens.Provisioner},
 		"foreign admin": {m.Tokens.Foreign}, "capability as a bearer": {m.Capability},
 		"worker token as a capability": {m.Tokens.Admin, m.Tokens.Worker},
 		"user token as a capability":   {"", m.Tokens.Admin},
@@ -157,6 +166,22 @@ func (m Matrix) checkRemote(t *testing.T, route authz.Route, method, path string
 
 	w := send(m.Handler, method, path, worker, capability)
 	require.NotContains(t, []int{401, 500}, w.Code, "%s %s as a %s: %s", method, route.Path, route.Rule, w.Body)
+}
+
+// checkProvisioner checks that a route for identity providers refuses every other principal.
+func (m Matrix) checkProvisioner(t *testing.T, route authz.Route, method, path string) {
+	t.Helper()
+	for who, credentials := range map[string][2]string{ // bearer token and capability
+		"nobody": {}, "junk": {"junk"}, "reader": {m.Tokens.Reader}, "admin": {m.Tokens.Admin},
+		"foreign admin": {m.Tokens.Foreign}, "worker": {m.Tokens.Worker}, "task": {"", m.Capability},
+		"capability as a bearer": {m.Capability}, "unknown scim token": {"dagctl_scim_" + strings.Repeat("0", 43)},
+	} {
+		w := send(m.Handler, method, path, credentials[0], credentials[1])
+		require.Equal(t, http.StatusUnauthorized, w.Code, "%s %s as %s: %s", method, route.Path, who, w.Body)
+		m.requireNoMarks(t, w, method+" "+route.Path+" as "+who)
+	}
+	w := send(m.Handler, method, path, m.Tokens.Provisioner, "")
+	require.NotContains(t, []int{401, 403, 500}, w.Code, "%s %s as a provisioner: %s", method, route.Path, w.Body)
 }
 
 func (m Matrix) requireNoMarks(t *testing.T, w *httptest.ResponseRecorder, what string) {

@@ -88,6 +88,15 @@ func matches(pattern, text string) bool {
 	return regexp.MustCompile(`^` + expression + `$`).MatchString(text)
 }
 
+// claimGroup is the claim of rules for groups.
+const claimGroup = "group"
+
+// nameGroups reports whether the conditions name groups, and nothing else.
+func (c Conditions) nameGroups() bool {
+	return len(c) == 1 && len(c[claimGroup]) > 0 &&
+		!slices.ContainsFunc(c[claimGroup], func(name string) bool { return strings.Contains(name, "*") })
+}
+
 // Limits of conditions.
 const (
 	maxConditions = 20

@@ -5,9 +5,12 @@
 // one org; who belongs to several has a user in each. A Rule says what an org gives those whom an issuer vouches for,
 // by their Claims: people when they sign in (kind user), or the tokens of a workload, such as a job of a CI service. A
 // session is a user who signed in with a browser or the command line. What a user may do is what an admin gave to the
-// user, and what the rules give that matched the sign-in, as they are now.
+// user, and what the rules give that matched the sign-in, as they are now. An identity provider may keep users and
+// their groups (authz/scim speaks with it): it provisions and deprovisions them, and rules of kind group give a Group's
+// members roles as long as they are members.
 //
-// It owns users, org_role_memberships (with authz), trust_rules, sessions, sign_in_links and cli_logins.
+// It owns users, org_role_memberships (with authz), trust_rules, sessions, sign_in_links, cli_logins, scim_users,
+// scim_groups and scim_group_members.
 package identity
 
 import (

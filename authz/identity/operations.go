@@ -200,7 +200,8 @@ func (id *Identity) addRules(api *authz.API) {
 		OperationID: "add-trust", Method: http.MethodPost, Path: "/v1/trust", Tags: []string{"access"},
 		Summary: "Trust an issuer for those whose claims meet conditions", DefaultStatus: http.StatusCreated,
 		Description: "A rule of kind user admits people who sign in; one of kind workload admits programs that send " +
-			"the issuer's token as their bearer token, made for the audience that the answer names.",
+			"the issuer's token as their bearer token, made for the audience that the answer names; one of kind " +
+			"group gives roles to the members of groups that the issuer's provider keeps by SCIM.",
 	}, func(ctx context.Context, caller authz.Caller, in *createInput) (*ruleOutput, error) {
 		r, err := id.CreateRule(ctx, caller, in.Body)
 		return &ruleOutput{r}, err

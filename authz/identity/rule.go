@@ -23,12 +23,13 @@ type RuleKind string
 const (
 	ForUsers     RuleKind = "user"     // people who sign in at the issuer
 	ForWorkloads RuleKind = "workload" // programs that present a token of the issuer
+	ForGroups    RuleKind = "group"    // the members of groups that the issuer's provider keeps by SCIM
 )
 
 // Rule is what an org gives those for whom an issuer vouches.
 type Rule struct {
 	Name      string        `json:"name"`
-	Kind      RuleKind      `json:"kind" enum:"user,workload"`
+	Kind      RuleKind      `json:"kind" enum:"user,workload,group"`
 	Issuer    string        `json:"issuer"`
 	Audience  string        `json:"audience,omitempty" doc:"For workloads: what their tokens must be made for"`
 	Claims    Conditions    `json:"claims" doc:"Claim → texts or patterns, of which it must be one"`
@@ -42,9 +43,9 @@ type Rule struct {
 // NewRule describes a rule to create.
 type NewRule struct {
 	Name     string        `json:"name" maxLength:"63" example:"deploy-from-main"`
-	Kind     RuleKind      `json:"kind" enum:"user,workload"`
+	Kind     RuleKind      `json:"kind" enum:"user,workload,group"`
 	Issuer   string        `json:"issuer" maxLength:"500" example:"https://token.actions.githubusercontent.com" doc:"Exactly as its tokens have it"`
-	Claims   Conditions    `json:"claims" doc:"Claim → texts or patterns, of which it must be one. In a pattern, * stands for any text without / and :"`
+	Claims   Conditions    `json:"claims" doc:"Claim → texts or patterns, of which it must be one. In a pattern, * stands for any text without / and :. For groups: group → their names, and nothing else"`
 	Role     authz.Role    `json:"role" enum:"reader,proposer,writer,admin"`
 	Grants   []authz.Grant `json:"grants,omitempty" maxItems:"100" doc:"Roles on some DAGs besides"`
 	OrgRoles []string      `json:"org_roles,omitempty" maxItems:"100" doc:"Visibility groups, each as role:SLUG"`
@@ -70,8 +71,11 @@ func (n NewRule) check() error {
 	if !goodRule.MatchString(n.Name) {
 		add("name", "%q is not a rule's name: use up to 63 of a-z, 0-9, _, . and -", n.Name)
 	}
-	if n.Kind != ForUsers && n.Kind != ForWorkloads {
-		add("kind", "%q is no kind of rule: use user or workload", n.Kind)
+	if n.Kind != ForUsers && n.Kind != ForWorkloads && n.Kind != ForGroups {
+		add("kind", "%q is no kind of rule: use user, workload or group", n.Kind)
+	}
+	if n.Kind == ForGroups && !n.Claims.nameGroups() {
+		add("claims", "a rule of kind group has the claim group alone, with the names of groups and no patterns")
 	}
 	if !safeAddress(n.Issuer) {
 		add("issuer", "%q is not the https address of an issuer", n.Issuer)

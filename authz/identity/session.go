@@ -112,15 +112,23 @@ func (s sessions) find(ctx context.Context, secret string, kind SessionKind) (au
 			RETURNING s.user_id
 		), seen AS (
 			UPDATE users u SET last_seen_at = now() FROM used WHERE u.id = used.user_id
+		), given AS ( -- by the rules that matched the sign-in, and by those of the groups of the user
+			SELECT r.role, r.grants, r.org_roles
+			FROM session JOIN trust_rules r ON r.id = ANY(session.rules) AND r.org_id = session.org_id
+			UNION ALL
+			SELECT r.role, r.grants, r.org_roles
+			FROM session
+			JOIN scim_group_members m ON m.user_id = session.user_id AND m.org_id = session.org_id
+			JOIN scim_groups g ON g.id = m.group_id
+			JOIN trust_rules r ON r.org_id = session.org_id AND r.kind = 'group' AND r.issuer = g.issuer
+				AND r.claims -> 'group' ? g.display_name
 		)
 		SELECT org_id, slug, user_id, name, role, grants, expires_at,
 			ARRAY(SELECT 'role:' || r.slug FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
 				WHERE m.user_id = session.user_id
-				UNION SELECT unnest(r.org_roles) FROM trust_rules r
-				WHERE r.id = ANY(session.rules) AND r.org_id = session.org_id),
-			ARRAY(SELECT r.role FROM trust_rules r WHERE r.id = ANY(session.rules) AND r.org_id = session.org_id),
-			ARRAY(SELECT unnest(r.grants) FROM trust_rules r
-				WHERE r.id = ANY(session.rules) AND r.org_id = session.org_id)
+				UNION SELECT unnest(org_roles) FROM given),
+			ARRAY(SELECT role FROM given),
+			ARRAY(SELECT unnest(grants) FROM given)
 		FROM session`, authz.HashSecret(secret), kind).
 		Scan(&c.OrgID, &c.OrgSlug, &user, &c.Name, &own, &grants, &c.ExpiresAt, &c.OrgRoles, &roles, &more)
 	if errNoRows(err) {

@@ -71,8 +71,7 @@ func (id *Identity) invite(n NewUser) (NewUser, error) {
 	add := func(field, format string, args ...any) {
 		problems = append(problems, fault.Problem{Location: field, Message: fmt.Sprintf(format, args...)})
 	}
-	address, err := mail.ParseAddress(n.Email)
-	if err != nil || address.Address != n.Email || !strings.Contains(n.Email, "@") {
+	if !IsEmail(n.Email) {
 		add("email", "%q is not an e-mail address", n.Email)
 	}
 	var names []string
@@ -100,6 +99,12 @@ func (id *Identity) invite(n NewUser) (NewUser, error) {
 	}
 	return n, &fault.Error{Kind: fault.Invalid, Message: "the user cannot be invited: " + problems[0].Message,
 		Problems: problems}
+}
+
+// IsEmail reports whether a text is an e-mail address, and nothing beside one.
+func IsEmail(text string) bool {
+	address, err := mail.ParseAddress(text)
+	return err == nil && address.Address == text && strings.Contains(text, "@")
 }
 
 // knows reports whether an issuer is that of a provider.
@@ -330,7 +335,8 @@ func (c UserChange) apply(ctx context.Context, tx pgx.Tx, caller authz.Caller, u
 	}
 	_, err := tx.Exec(ctx, `
 		UPDATE users SET role = NULLIF($3, ''), grants = $4,
-			disabled_at = CASE WHEN $5::boolean IS NULL THEN disabled_at WHEN $5 THEN coalesce(disabled_at, now()) END
+			disabled_at = CASE WHEN $5::boolean IS NULL THEN disabled_at WHEN $5 THEN coalesce(disabled_at, now()) END,
+			deprovisioned = deprovisioned AND $5::boolean IS NULL
 		WHERE org_id = $1 AND id = $2`, caller.OrgID, u.ID, role, authz.GrantTexts(grants), c.Disabled)
 	if err != nil {
 		return err

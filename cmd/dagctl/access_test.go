@@ -107,7 +107,7 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 		}
 		path := address(route.Path, some)
 		for _, caller := range []string{nobody, ofAnother, reader, proposer, ofReadings, writer, admin, foreign,
-			anyWorker, anyTask} {
+			anyWorker, anyTask, anyProvisioner} {
 			status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader("{}"))
 			where := route.Method + " " + path + " as " + caller
 			require.NotZero(t, status, where)
@@ -120,10 +120,11 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 			case route.Rule == authz.Hook:
 				require.Equal(t, http.StatusNotFound, status, "%s: a token is no signature: %s", where, body)
 				continue
-			case route.Rule == authz.ByWorker && caller == anyWorker, route.Rule == authz.ByTask && caller == anyTask:
+			case route.Rule == authz.ByWorker && caller == anyWorker, route.Rule == authz.ByTask && caller == anyTask,
+				route.Rule == authz.ByProvisioner && caller == anyProvisioner:
 				require.NotEqual(t, http.StatusUnauthorized, status, "%s: %s", where, body)
 				continue
-			case route.Rule == authz.ByWorker, route.Rule == authz.ByTask:
+			case route.Rule == authz.ByWorker, route.Rule == authz.ByTask, route.Rule == authz.ByProvisioner:
 				require.Equal(t, http.StatusUnauthorized, status, where)
 				continue
 			case !known:
@@ -195,6 +196,31 @@ func TestRolesOnSomeDAGs(t *testing.T) {
 	require.Contains(t, must(t, admins, "tokens", "list"), "reader,writer:dou*")
 	bad := dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--grant", "admin:x")
 	require.Contains(t, bad.err, `grants[0].role: expected value to be one of`)
+}
+
+// An identity provider keeps users by a token that the command line makes.
+func TestAProvisionersToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	admins := w.env(t, admin)
+	w.tokens["okta"] = strings.TrimSpace(must(t, admins, "tokens", "create", "okta", "--kind", "scim", "--issuer",
+		"https://acme.okta.com", "--subject-from", "externalId"))
+	status, body := w.send(t, "okta", http.MethodGet, "/scim/v2/Users", "", nil)
+	require.Equal(t, http.StatusOK, status)
+	require.JSONEq(t, `{"schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"], "totalResults": 0,
+		"startIndex": 1, "itemsPerPage": 0, "Resources": []}`, body)
+	status, body = w.send(t, "okta", http.MethodPost, "/scim/v2/Users", "application/scim+json",
+		strings.NewReader(`{"userName": "ada@example.com", "externalId": "00u1"}`))
+	require.Equal(t, http.StatusForbidden, status, "the server has no such provider")
+	require.Contains(t, body, "https://acme.okta.com is no provider of this server")
+
+	made := decode[[]authz.Token](t, admins, "tokens", "list")
+	i := slices.IndexFunc(made, func(token authz.Token) bool { return token.Name == "okta" })
+	require.Equal(t, []any{authz.KindSCIM, authz.RoleReader, "https://acme.okta.com", authz.FromExternalID},
+		[]any{made[i].Kind, made[i].Role, made[i].Issuer, made[i].SubjectFrom})
+	must(t, admins, "tokens", "revoke", "okta", "--yes")
+	status, _ = w.send(t, "okta", http.MethodGet, "/scim/v2/Users", "", nil)
+	require.Equal(t, http.StatusUnauthorized, status)
 }
 
 // namesOf returns the names of datasets that a caller lists.

@@ -43,10 +43,10 @@ type world struct {
 }
 
 // The callers of a world. foreign is an admin of another org; anyWorker has a worker token, for every runtime there is,
-// and anyTask a capability of an attempt that never was.
+// anyTask a capability of an attempt that never was, and anyProvisioner a scim token.
 const (
 	nobody, reader, writer, admin, foreign = "nobody", "reader", "writer", "admin", "foreign"
-	anyWorker, anyTask                     = "worker", "task"
+	anyWorker, anyTask, anyProvisioner     = "worker", "task", "provisioner"
 )
 
 func newWorld(t *testing.T, change ...func(*server.Config)) *world {
@@ -108,6 +108,9 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	}
 	w.tokens[anyWorker], _, err = authz.CreateToken(ctx, w.requests, caller,
 		authz.NewToken{Name: anyWorker, Kind: authz.KindWorker, Runtimes: cfg.RuntimeMap().Names()})
+	require.NoError(t, err)
+	w.tokens[anyProvisioner], _, err = authz.CreateToken(ctx, w.requests, caller,
+		authz.NewToken{Name: anyProvisioner, Kind: authz.KindSCIM, Issuer: "https://login.example.com"})
 	require.NoError(t, err)
 	signer, err := authz.NewSigner(authz.SignerConfig{Issuer: cmp.Or(cfg.BaseURL, "dagctl"), Keys: cfg.TaskKeys})
 	require.NoError(t, err)

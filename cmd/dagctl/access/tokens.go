@@ -34,18 +34,21 @@ func tokensCreateCommand(c *cli.CLI) *cobra.Command {
 		role    string
 		grants  []string
 		ttl     time.Duration
+		subject string
 	)
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a service token, and print its secret once",
-		Long: `Creates a service token of one of two kinds. A user token has a role and acts for its org. A worker token
+		Long: `Creates a service token of one of three kinds. A user token has a role and acts for its org. A worker token
 claims tasks of the runtimes and operators that it names, and can do nothing else. To create a worker token for several
-orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
+orgs takes access to the database: ` + "`dagctl admin create-worker-token`" + `. By a scim token, an identity provider keeps
+the org's users of one issuer and their groups, and can do nothing else.`,
 		Example: `  dagctl tokens create ci --role writer --ttl 720h
   dagctl tokens create sales-ci --role reader --grant 'writer:sales-*'
   dagctl tokens create finance-bi --role reader --org-role role:finance
   dagctl tokens create fleet --kind worker --runtime ecs_platform
-  dagctl tokens create python --kind worker --runtime python --operator handler`,
+  dagctl tokens create python --kind worker --runtime python --operator handler
+  dagctl tokens create okta --kind scim --issuer https://acme.okta.com --subject-from externalId`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.Connect()
@@ -53,7 +56,7 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 				return err
 			}
 			request.Name, request.Kind, request.Role = args[0], authz.TokenKind(kind), authz.Role(role)
-			request.TTLSeconds = int64(ttl.Seconds())
+			request.TTLSeconds, request.SubjectFrom = int64(ttl.Seconds()), authz.SubjectFrom(subject)
 			for _, g := range grants {
 				request.Grants = append(request.Grants, authz.ParseGrant(g))
 			}
@@ -66,8 +69,9 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 	}
 
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", string(authz.KindUser), "user or worker")
-	f.StringVar(&role, "role", "", "role of a user token: reader, proposer, writer or admin")
+	f.StringVar(&kind, "kind", string(authz.KindUser), "user, worker or scim")
+	f.StringVar(&role, "role", "",
+		"role of a user token, or of the users of a scim token (default: reader): reader, proposer, writer or admin")
 	f.StringArrayVar(&grants, "grant", nil,
 		"role of a user token on some DAGs besides, as proposer:PATTERN or writer:PATTERN (repeatable)")
 	f.StringArrayVar(&request.OrgRoles, "org-role", nil,
@@ -76,9 +80,14 @@ orgs takes access to the database: ` + "`dagctl admin create-worker-token`.",
 	f.StringArrayVar(&request.Operators, "operator", nil,
 		"operator that a worker token may run (repeatable; default: all)")
 	f.StringArrayVar(&request.Orgs, "org", nil, "org whose tasks a worker token may claim: the org of the target")
+	f.StringVar(&request.Issuer, "issuer", "",
+		"provider at which the users of a scim token sign in, exactly as its ID tokens have it")
+	f.StringVar(&subject, "subject-from", "",
+		"attribute that holds their subject there: externalId or userName (default: their e-mail address tells)")
 	f.DurationVar(&ttl, "ttl", authz.DefaultTTL, "lifetime of the token")
 	for name, values := range map[string][]string{
-		"kind": {"user", "worker"}, "role": {"reader", "proposer", "writer", "admin"}} {
+		"kind": {"user", "worker", "scim"}, "subject-from": {"externalId", "userName"},
+		"role": {"reader", "proposer", "writer", "admin"}} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd

@@ -24,7 +24,8 @@ func TrustCommand(c *cli.CLI) *cobra.Command {
 		Short: "Say for whom the org trusts an issuer: groups of people, and pipelines",
 		Long: `A rule gives a role to those for whom an issuer vouches. One of kind user admits people who sign in at the
 issuer, such as those of a group. One of kind workload admits programs with a token of the issuer, such as the job of a
-CI service, which so needs no stored secret.
+CI service, which so needs no stored secret. One of kind group is for the members of groups that the issuer's provider
+keeps by SCIM, while they are members: its one claim is group, with the groups' names.
 
 Claims are what the issuer's token says. Each that the rule names must be one of the rule's texts; in a text, * stands
 for anything without / and : in it.`,
@@ -80,7 +81,7 @@ func trustAddCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", string(identity.ForWorkloads), "user or workload")
+	f.StringVar(&kind, "kind", string(identity.ForWorkloads), "user, workload or group")
 	f.StringVar(&n.Issuer, "issuer", "", "issuer, exactly as its tokens have it")
 	f.StringArrayVar(&claims, "claim", nil,
 		"CLAIM=TEXT that the token must have; several texts of one claim are alternatives (repeatable)")
@@ -88,7 +89,7 @@ func trustAddCommand(c *cli.CLI) *cobra.Command {
 	for _, name := range []string{"issuer", "claim", "role"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
-	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"user", "workload"},
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"user", "workload", "group"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/authz/identity"
+	"github.com/dagctl/dagctl/authz/scim"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
@@ -309,6 +310,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	authz.RegisterOrg(a.API, a.pool)
 	auditlog.AddRoutes(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
+	scim.New(a.identity).AddRoutes(a.API)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
 	deploy.New(a.registry).AddRoutes(a.API)
