@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/timers"
 )
@@ -47,7 +52,10 @@ func lastPart(path string) string {
 }
 
 // Further callers of org acme, which a test makes itself.
-const proposer, ofReadings, ofAnother = "proposer", "of-readings", "of-another"
+const (
+	proposer, ofReadings, ofAnother = "proposer", "of-readings", "of-another"
+	member, disabled                = "member", "disabled" // users, with sessions
+)
 
 // newToken makes a further caller.
 func (w *world) newToken(t *testing.T, n authz.NewToken) {
@@ -78,14 +86,40 @@ func (w *world) timer(t *testing.T) string {
 	return made.ID.String()
 }
 
-// TestEveryRouteKeepsItsRule calls every route as every kind of caller.
-func TestEveryRouteKeepsItsRule(t *testing.T) {
+// session returns the token of a session of the command line, of a new user whom a link signs in.
+func (w *world) session(t *testing.T, email, role string) string {
+	t.Helper()
+	must(t, w.env(t, admin), "users", "invite", email, "--role", role, "--local")
+	link := decode[identity.Link](t, w.env(t, admin), "users", "link", email)
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	b := &browse{t, &http.Client{Jar: jar}}
+	b.submit(link.URL, nil)
+
+	home := t.TempDir()
+	login := start(t, map[string]string{"HOME": home}, "login", w.url, "--device")
+	b.submit(w.url+"/signin/device?code="+login.await(t, `type the code (\S+)`), nil)
+	require.Zero(t, <-login.code)
+	kept, err := os.ReadFile(filepath.Join(home, ".config", "dagctl", "config.yaml"))
+	require.NoError(t, err)
+	return regexp.MustCompile(`dagctl_session_\w+`).FindString(string(kept))
+}
+
+// withPages gives the server the address at which people sign in.
+func withPages(cfg *server.Config) { cfg.BaseURL = "http://" + cfg.Listen }
+
+// TestAccessMatrix calls every route as every kind of caller.
+func TestAccessMatrix(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, withPages)
+	w.tokens[disabled], w.tokens[member] = w.session(t, "gone@example.com", "admin"), w.session(t, "ada@example.com",
+		"writer")
+	must(t, w.env(t, admin), "users", "disable", "gone@example.com")
 	w.deployReadings(t, "2026-01-01")
 	someTask := w.tasks(t)[0].ID.String()
 	callers := map[string]authz.Caller{reader: {Role: authz.RoleReader}, proposer: {Role: authz.RoleProposer},
-		writer: {Role: authz.RoleWriter}, admin: {Role: authz.RoleAdmin}, foreign: {Role: authz.RoleAdmin},
+		writer: {Role: authz.RoleWriter}, member: {Role: authz.RoleWriter}, admin: {Role: authz.RoleAdmin},
+		foreign:    {Role: authz.RoleAdmin},
 		ofReadings: {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "read*"}}},
 		ofAnother:  {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "another-*"}}}}
 	for _, name := range []string{proposer, ofReadings, ofAnother} {
@@ -106,8 +140,12 @@ func TestEveryRouteKeepsItsRule(t *testing.T) {
 			on = authz.WholeOrg
 		}
 		path := address(route.Path, some)
-		for _, caller := range []string{nobody, ofAnother, reader, proposer, ofReadings, writer, admin, foreign,
-			anyWorker, anyTask, anyProvisioner} {
+		for _, caller := range []string{nobody, disabled, ofAnother, reader, proposer, ofReadings, writer, member,
+			admin,
+			foreign, anyWorker, anyTask, anyProvisioner} {
+			if caller == member && strings.HasSuffix(route.Path, "sign-out") || route.Path == "/signout" {
+				continue // it would end the session
+			}
 			status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader("{}"))
 			where := route.Method + " " + path + " as " + caller
 			require.NotZero(t, status, where)

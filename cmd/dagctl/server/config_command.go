@@ -56,6 +56,9 @@ func OrgsOf(setting, value string) (OrgList, error) {
 // commandOptions say what programs may reach. The server's own files are hidden wherever they are.
 func (cfg *Config) commandOptions() operators.CommandOptions {
 	hidden := append([]string{cfg.path, cfg.Storage.Root, cfg.Secrets.KeyFile}, cfg.Tasks.KeyFiles...)
+	for _, p := range cfg.Identity.Providers {
+		hidden = append(hidden, p.ClientSecretFile)
+	}
 	o := operators.CommandOptions{Orgs: cfg.Operators.AllowCommand, Paths: cfg.Operators.CommandPaths,
 		Shared: cfg.Operators.CommandShared, Memory: cfg.Operators.CommandMemoryMB << 20,
 		Output: cfg.Operators.CommandOutputMB << 20, Hidden: cfg.Hidden}
