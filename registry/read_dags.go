@@ -49,7 +49,7 @@ type JobView struct {
 
 // InputView is one edge into a job.
 type InputView struct {
-	As      string `json:"as"`
+	As      string `json:"as,omitempty" doc:"As the job names it; absent where the caller may not read a dataset of another DAG, whose name it may be"`
 	DAG     string `json:"dag"`
 	Job     string `json:"job"`
 	Output  int    `json:"output"`
@@ -319,10 +319,10 @@ func jobView(j *Job, known map[uuid.UUID]producer) JobView {
 
 	for _, in := range j.Inputs {
 		p := known[in.Dataset]
-		edge := InputView{As: in.Def.As, Map: string(in.Def.Map.Kind), Dataset: p.readable}
+		edge := InputView{Map: string(in.Def.Map.Kind), Dataset: p.readable}
 		// A producer in another DAG is shown only to those who may read its dataset.
 		if in.InDAG || p.readable != "" {
-			edge.DAG, edge.Job, edge.Output = p.dag, p.job, p.output
+			edge.As, edge.DAG, edge.Job, edge.Output = in.Def.As, p.dag, p.job, p.output
 		}
 		v.Inputs = append(v.Inputs, edge)
 	}
