@@ -64,18 +64,13 @@ func hiddenJob(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "false"
 	}
-	from := hiddenFrom(caller, args)
-	condition := `(EXISTS (
-			SELECT FROM dag_version_datasets p
-			WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name
-			  AND p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))
-		OR ` + hiddenInput(caller, args)
+	condition := "(j.id IN (SELECT hidden_jobs(" + hiddenFrom(caller, args) + "))"
 	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
 			EXISTS (
-				SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid AND NOT d.published
+				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
 				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
 			OR NOT EXISTS (
-				SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
+				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
 }
 
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
