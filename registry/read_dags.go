@@ -410,12 +410,13 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 
 // SourceJobs lists the source jobs of the active versions, by DAG and name.
 func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
+	args := []any{caller.OrgID, dag.ActivationSource}
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, j.source ->> 'kind'
+		SELECT j.dag_name, j.name, j.source ->> 'kind', `+hiddenJob(caller, &args)+`
 		FROM dag_current_versions c
 		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
 		WHERE c.org_id = $1
-		ORDER BY j.dag_name, j.name`, caller.OrgID, dag.ActivationSource)
+		ORDER BY j.dag_name, j.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list sources: %w", err)
 	}
@@ -429,6 +430,7 @@ func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Calle
 // SourceJob is a source job of an active version.
 type SourceJob struct {
 	DAG, Job, Kind string
+	Hidden         bool // from the caller: see ReadableJobs
 }
 
 // shownVersions stands for dag_versions where versions are read: it has the errors that the reader may read.

@@ -193,6 +193,21 @@ func TestRowLevelSecurityHidesWhatAReaderMayNotRead(t *testing.T) {
 	}))
 }
 
+// What is wrong with a source of a hidden dataset is told to nobody else: it may quote paths and rows.
+func TestErrorsOfHiddenSourcesAreHidden(t *testing.T) {
+	t.Parallel()
+	w := hide(t)
+	wrong := func(caller string) string {
+		detail := decode[views.DAGDetail](t, w.env(t, caller), "status", "wages")
+		require.Len(t, detail.Sources, 1)
+		return detail.Sources[0].Error
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(w.roots, "pay")))
+	eventually(t, "the folder is missed", func() (bool, error) { return wrong("finance") != "", nil })
+	require.Empty(t, wrong(writer))
+	require.NotEmpty(t, wrong(admin))
+}
+
 // Everybody may see that a task of a hidden job exists, and nothing of what went in or came out.
 func TestTasksOfHiddenJobsAreOutlines(t *testing.T) {
 	t.Parallel()

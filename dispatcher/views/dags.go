@@ -396,7 +396,7 @@ func (vs *Views) sources(
 		if status.State == "" {
 			status.State = "Pending" // the dispatcher has not come to it yet
 		}
-		if !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
+		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
 			status.Error = "" // it may quote paths and rows
 		}
 		list = append(list, status)
