@@ -21,6 +21,7 @@ demo: setup build ## run examples/us-flights with all that it needs; ONCE=1 ends
 
 test: setup test-servers vet ## run all tests, as continuous integration does
 	go test -race -parallel 4 -timeout 20m ./...
+	go test -tags noscope -run SecondWall ./cmd/dagctl
 
 check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
 

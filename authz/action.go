@@ -152,12 +152,21 @@ func (c Caller) MayOnDAGs(do Action, column string, args *[]any) string {
 		return "false"
 	}
 
+	*args = append(*args, c.patterns(do))
+	return fmt.Sprintf("%s LIKE ANY($%d::text[])", column, len(*args))
+}
+
+// patterns returns patterns of LIKE for the DAGs to which the caller may do something.
+func (c Caller) patterns(do Action) []string {
+	if c.May(do, WholeOrg) {
+		return []string{"%"}
+	}
+
 	patterns := []string{}
 	for _, g := range c.Grants {
 		if g.Role.atLeast(leastRoles[do]) {
 			patterns = append(patterns, g.like())
 		}
 	}
-	*args = append(*args, patterns)
-	return fmt.Sprintf("%s LIKE ANY($%d::text[])", column, len(*args))
+	return patterns
 }

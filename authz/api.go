@@ -178,16 +178,17 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation,
 
 	route := Route{Method: op.Method, Path: op.Path, Rule: rule}
 	admit := func(r *http.Request) (Caller, error) { return api.admit(route, r) }
-	handle(api, op, admit, func(ctx context.Context, caller Caller, in *I) (*O, error) {
+	handle(api, op, admit, rule.reading, func(ctx context.Context, caller Caller, in *I) (*O, error) {
 		out, err := fn(ctx, caller, in)
 		api.refusals.note(caller, route, err, time.Now())
 		return out, orRevoked(ctx, err)
 	})
 }
 
-// handle adds an operation. admit determines the principal before the body is read.
+// handle adds an operation. admit determines the principal before the body is read, and as returns the context in which
+// the operation runs for it.
 func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) (P, error),
-	fn func(context.Context, P, *I) (*O, error)) {
+	as func(context.Context, P) context.Context, fn func(context.Context, P, *I) (*O, error)) {
 	type key struct{} // of the principal in the request's context
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(hc)
@@ -199,7 +200,7 @@ func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) 
 		if caller, ok := any(principal).(Caller); ok && !caller.ExpiresAt.IsZero() {
 			hc.SetHeader(rest.TokenExpires, caller.ExpiresAt.UTC().Format(time.RFC3339))
 		}
-		next(huma.WithValue(hc, key{}, principal))
+		next(huma.WithContext(hc, context.WithValue(as(hc.Context(), principal), key{}, principal)))
 	}}, op.Middlewares...)
 	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
 		principal, _ := ctx.Value(key{}).(P)
@@ -258,6 +259,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 		if err == nil && rule.Principal() == User {
 			ctx, end := api.whileGood(r)
 			defer end()
+			ctx = rule.reading(ctx, caller)
 			err = orRevoked(ctx, h(w, r.WithContext(ctx), caller))
 			api.refusals.note(caller, route, err, time.Now())
 		} else if err == nil {

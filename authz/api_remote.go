@@ -62,7 +62,7 @@ func (api *API) declareRemote(rule Rule, op *huma.Operation) {
 func handleRemote[P, I, O any](api *API, rule Rule, op huma.Operation, admit func(*http.Request) (P, error),
 	fn func(context.Context, P, *I) (*O, error)) {
 	api.declareRemote(rule, &op)
-	handle(api, op, admit, fn)
+	handle(api, op, admit, func(ctx context.Context, _ P) context.Context { return ctx }, fn)
 }
 
 func handleRemoteRaw[P any](api *API, rule Rule, op huma.Operation, maxBody int64, admit func(*http.Request) (P, error),

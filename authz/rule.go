@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Principal is the kind of party that a route is for. None can stand in for another: a worker's token opens no route
@@ -61,6 +63,15 @@ var targetParams = map[Target]string{TheDAG: "dag", TheDatasets: "name", TheTask
 
 // Finder returns the name of the DAG that something belongs to, empty if there is no such thing.
 type Finder func(ctx context.Context, caller Caller, value string) (dag string, err error)
+
+// reading returns the context in which a route runs for a caller: where the route only reads, row-level security hides
+// what the caller may not read. Routes that change something see which names and tasks there are.
+func (r Rule) reading(ctx context.Context, caller Caller) context.Context {
+	if r.action != Read && r.action != Inspect || caller.May(ReadAll, WholeOrg) {
+		return ctx
+	}
+	return pg.WithReader(ctx, pg.Reader{OrgRoles: caller.OrgRoles, Inspects: caller.patterns(Inspect)})
+}
 
 // FindBy says how a target is found. The slices that own the things say it when they add their routes.
 func (api *API) FindBy(target Target, find Finder) { api.finders[target] = find }

@@ -45,6 +45,9 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 		}
 	}
 
+	for _, view := range outlines {
+		require.Equal(t, []string{mine.String()}, w.seen(t, mine, `SELECT DISTINCT org_id::text FROM `+view), view)
+	}
 	for _, table := range tables {
 		quoted := pgx.Identifier{table}.Sanitize()
 		counts := func(run func(context.Context, func(context.Context, pgx.Tx) error) error) (all, foreign int) {
@@ -83,6 +86,9 @@ func TestTheWallBetweenOrgs(t *testing.T) {
 	require.True(t, denied(err), "an org changed itself: %v", err)
 }
 
+// outlines are the views that run as their owner, each with a condition on the org of its own.
+var outlines = []string{"dataset_outlines", "generation_outlines", "pointer_outlines", "task_outlines"}
+
 // TestTheRequestsRoleHasNoOtherRights lists what else the role of requests may touch.
 func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 	t.Parallel()
@@ -93,15 +99,17 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 		  AND has_any_column_privilege('dagctl_app', c.oid, 'SELECT, INSERT, UPDATE')
 		  AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'org_id')
 		ORDER BY 1`), "tables without an org that a request can read")
-	require.Empty(t, w.column(t, `
+	require.Equal(t, outlines, w.column(t, `
 		SELECT relname FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('v', 'm')
 		  AND has_table_privilege('dagctl_app', oid, 'SELECT')
-			AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)`),
-		"views that show rows of other orgs")
+			AND NOT COALESCE('security_invoker=true' = ANY (reloptions), false)
+		ORDER BY 1`), "views that run as their owner")
 
-	// worker_token_revoked answers yes or no about a token whose org and name the caller knows, and nothing else.
-	require.Equal(t, []string{"stable_view_unserved", "take_quota", "worker_token_revoked"}, w.column(t, `
+	// worker_token_revoked answers yes or no about a token whose org and name the caller knows, and nothing else. What
+	// is hidden is told of the transaction's org only.
+	require.Equal(t, []string{"hidden_datasets", "hidden_generations", "hidden_jobs", "stable_view_unserved",
+		"take_quota", "worker_token_revoked"}, w.column(t, `
 		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		ORDER BY 1`), "functions that run as their owner")
 	_, err := w.asOrg(t.Context(), uuid.New(),

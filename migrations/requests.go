@@ -31,6 +31,8 @@ const (
 	shownToRequests = `'org_quotas', 'org_usage', 'org_backpressure'`
 	// hiddenColumns are what requests may write and not read.
 	hiddenColumns = `('secrets', 'ciphertext')`
+	// outlines is the pattern of the names of views that requests may read and that run with the owner's rights.
+	outlines = `'%\_outlines'`
 )
 
 // lacks finds what the login $1 lacks, in the order in which it can be mended: what is missing of a role that does not
@@ -57,7 +59,7 @@ rights AS (
 	SELECT c.oid, c.relname, 'SELECT' FROM pg_class c
 	WHERE c.relnamespace = current_schema()::regnamespace
 	  AND (c.relname IN (` + readByRequests + `) AND c.relkind = 'r' AND c.relname <> 'orgs'
-	    OR c.relkind = 'v' AND 'security_invoker=true' = ANY (c.reloptions)))
+	    OR c.relkind = 'v' AND ('security_invoker=true' = ANY (c.reloptions) OR c.relname LIKE ` + outlines + `)))
 
 SELECT 1 AS step, 'the role dagctl_app does not exist' AS what, 'CREATE ROLE dagctl_app NOLOGIN NOINHERIT' AS mend
 WHERE NOT EXISTS (SELECT FROM app)
@@ -109,7 +111,13 @@ SELECT 4, format('the table %s has no policy for requests', relname), format(
 	'CREATE POLICY one_org ON %1$I TO dagctl_app USING (%2$s = NULLIF(current_setting(''dagctl.org'', true), '''')::uuid)
 		WITH CHECK (%2$s = NULLIF(current_setting(''dagctl.org'', true), '''')::uuid)', relname, org)
 FROM tenants t, app
-WHERE NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND app.oid = ANY (p.polroles))
+WHERE NOT EXISTS (
+	SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND app.oid = ANY (p.polroles) AND p.polpermissive)
+UNION ALL
+SELECT 4, format('the table %s shows readers what is hidden from them', relname), format(
+	'CREATE POLICY shown_to_reader ON %I AS RESTRICTIVE FOR SELECT TO dagctl_app USING (%s)', relname, r.shown)
+FROM reader_policies() r JOIN tenants t USING (relname), app
+WHERE NOT EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = t.oid AND app.oid = ANY (p.polroles) AND NOT p.polpermissive)
 UNION ALL
 SELECT 4, format('requests may not %s %s', r.right, r.relname), format('GRANT %s ON %I TO dagctl_app', r.right, r.relname)
 FROM rights r, app WHERE NOT has_table_privilege(app.oid, r.oid, r.right)

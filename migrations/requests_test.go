@@ -174,6 +174,8 @@ func TestMigrateMendsTheLoginOfRequests(t *testing.T) {
 		{`REVOKE INSERT ON tasks FROM dagctl_app`, "requests may not INSERT tasks"},
 		{`REVOKE SELECT (name) ON secrets FROM dagctl_app`, "requests may not read the column name of secrets"},
 		{`DROP POLICY one_org ON events`, "the table events has no policy"},
+		{`DROP POLICY shown_to_reader ON events`, "the table events shows readers what is hidden from them"},
+		{`REVOKE SELECT ON task_outlines FROM dagctl_app`, "requests may not SELECT task_outlines"},
 		{`ALTER TABLE events DISABLE ROW LEVEL SECURITY`, "the table events has no row-level security"},
 		{`DROP OWNED BY dagctl_app; DROP ROLE dagctl_app, LOGIN_`, "does not exist"},
 	} {

@@ -31,7 +31,8 @@ type Acting struct {
 	Live bool
 }
 
-// Jobs loads job rows by id. Rows never change, so they are kept while they are asked for.
+// Jobs loads job rows by id. Rows never change, so they are kept while they are asked for. They are the same for every
+// caller, so they come from outlines.
 func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]*Job, error) {
 	found := make(map[uuid.UUID]*Job, len(ids))
 	var missing []uuid.UUID
@@ -93,7 +94,7 @@ func loadOutputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid
 	rows, err := tx.Query(ctx, `
 		SELECT j.id, p.output_index, p.dataset_uuid, p.dataset_version
 		FROM jobs j
-		JOIN dag_version_datasets p ON p.dag_version_id = j.dag_version_id AND p.job_name = j.name
+		JOIN pointer_outlines p ON p.dag_version_id = j.dag_version_id AND p.job_name = j.name
 		WHERE j.id = ANY($1)
 		ORDER BY j.id, p.output_index`, ids)
 	if err != nil {
@@ -129,10 +130,10 @@ func loadInputs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.
 		SELECT i.job_id, i.input_index, i.dataset_uuid, i.in_dag, i.partition_by, d.producer_dag_name || '/' || d.producer_job_name,
 		       g.id, g.storage
 		FROM job_inputs i
-		JOIN datasets d ON d.org_id = i.org_id AND d.id = i.dataset_uuid
+		JOIN dataset_outlines d ON d.org_id = i.org_id AND d.id = i.dataset_uuid
 		JOIN jobs j ON j.id = i.job_id
-		LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id AND p.dataset_uuid = i.dataset_uuid
-		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+		LEFT JOIN pointer_outlines p ON i.in_dag AND p.dag_version_id = j.dag_version_id AND p.dataset_uuid = i.dataset_uuid
+		LEFT JOIN generation_outlines g ON g.id = p.dataset_version
 		WHERE i.job_id = ANY($1)
 		ORDER BY i.job_id, i.input_index`, ids)
 	if err != nil {

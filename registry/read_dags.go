@@ -49,7 +49,7 @@ type JobView struct {
 
 // InputView is one edge into a job.
 type InputView struct {
-	As      string `json:"as"`
+	As      string `json:"as,omitempty" doc:"As the job names it; absent where the caller may not read a dataset of another DAG, whose name it may be"`
 	DAG     string `json:"dag"`
 	Job     string `json:"job"`
 	Output  int    `json:"output"`
@@ -157,7 +157,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 
 func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	ids []uuid.UUID) (map[uuid.UUID]*Version, error) {
-	rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM dag_versions WHERE org_id = $1 AND id = ANY($2)`,
+	rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM `+shownVersions+` WHERE org_id = $1 AND id = ANY($2)`,
 		caller.OrgID, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read versions: %w", err)
@@ -212,7 +212,7 @@ func (r *Registry) Versions(ctx context.Context, caller authz.Caller, dagName st
 	before, limit int) ([]Version, error) {
 	var found []Version
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM dag_versions
+		rows, err := tx.Query(ctx, `SELECT `+VersionColumns+` FROM `+shownVersions+`
 			WHERE org_id = $1 AND dag_name = $2 AND ($3 = 0 OR number < $3)
 			ORDER BY number DESC LIMIT $4`, caller.OrgID, dagName, before, limit)
 		if err != nil {
@@ -239,9 +239,10 @@ func (r *Registry) Version(ctx context.Context, caller authz.Caller, dagName str
 	var found VersionText
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var id uuid.UUID
-		err := tx.QueryRow(ctx, `SELECT id, yaml, vars FROM dag_versions
-			WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
-			caller.OrgID, dagName, number).Scan(&id, &found.YAML, &found.Vars)
+		err := tx.QueryRow(ctx, `SELECT v.id, x.id IS NULL, coalesce(x.yaml, ''), coalesce(x.vars, '{}')
+			FROM dag_versions v LEFT JOIN dag_version_texts x ON x.id = v.id
+			WHERE v.org_id = $1 AND v.dag_name = $2 AND v.number = $3`,
+			caller.OrgID, dagName, number).Scan(&id, &found.Redacted, &found.YAML, &found.Vars)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
 				WithHint("`dagctl history %s` lists its versions", dagName)
@@ -319,10 +320,10 @@ func jobView(j *Job, known map[uuid.UUID]producer) JobView {
 
 	for _, in := range j.Inputs {
 		p := known[in.Dataset]
-		edge := InputView{As: in.Def.As, Map: string(in.Def.Map.Kind), Dataset: p.readable}
+		edge := InputView{Map: string(in.Def.Map.Kind), Dataset: p.readable}
 		// A producer in another DAG is shown only to those who may read its dataset.
 		if in.InDAG || p.readable != "" {
-			edge.DAG, edge.Job, edge.Output = p.dag, p.job, p.output
+			edge.As, edge.DAG, edge.Job, edge.Output = in.Def.As, p.dag, p.job, p.output
 		}
 		v.Inputs = append(v.Inputs, edge)
 	}
@@ -345,9 +346,9 @@ func (r *Registry) producers(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	args := []any{caller.OrgID, datasets}
 	visible := VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT d.id, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
-		       CASE WHEN `+visible+` THEN d.name ELSE '' END
-		FROM datasets d WHERE d.org_id = $1 AND d.id = ANY($2)`, args...)
+		SELECT o.id, o.producer_dag_name, o.producer_job_name, o.producer_output_index, coalesce(d.name, '')
+		FROM dataset_outlines o LEFT JOIN datasets d ON d.id = o.id AND `+visible+`
+		WHERE o.org_id = $1 AND o.id = ANY($2)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find producers of %d datasets: %w", len(datasets), err)
 	}
@@ -409,12 +410,13 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 
 // SourceJobs lists the source jobs of the active versions, by DAG and name.
 func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
+	args := []any{caller.OrgID, dag.ActivationSource}
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, j.source ->> 'kind'
+		SELECT j.dag_name, j.name, j.source ->> 'kind', `+hiddenJob(caller, &args)+`
 		FROM dag_current_versions c
 		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
 		WHERE c.org_id = $1
-		ORDER BY j.dag_name, j.name`, caller.OrgID, dag.ActivationSource)
+		ORDER BY j.dag_name, j.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list sources: %w", err)
 	}
@@ -428,7 +430,15 @@ func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Calle
 // SourceJob is a source job of an active version.
 type SourceJob struct {
 	DAG, Job, Kind string
+	Hidden         bool // from the caller: see ReadableJobs
 }
+
+// shownVersions stands for dag_versions where versions are read: it has the errors that the reader may read.
+const shownVersions = `(
+	SELECT d.id, d.org_id, d.dag_name, d.number, d.yaml_hash, d.source_hash, d.status, d.created_by, d.source_ref,
+	       d.created_at, d.building_at, d.ready_at, d.activated_at, x.error, d.forward_only, d.forward_from, d.consents,
+	       d.shrunk_at
+	FROM dag_versions d LEFT JOIN dag_version_texts x ON x.id = d.id) AS v`
 
 const VersionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
 	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, ''), consents, shrunk_at`

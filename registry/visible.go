@@ -19,7 +19,7 @@ import (
 // published datasets that are open to them; whoever works on a DAG also sees its unpublished ones; admins see all. A
 // dataset that it hides does not exist for the caller.
 func VisibleTo(caller authz.Caller, args *[]any) string {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return "true"
 	}
 	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", hiddenFrom(caller, args))
@@ -30,7 +30,7 @@ func VisibleTo(caller authz.Caller, args *[]any) string {
 // GenerationVisibleTo returns the condition, on generations g of datasets that the caller may see, under which it may
 // read a generation whether or not it serves. A missing generation is visible.
 func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return "true"
 	}
 	return fmt.Sprintf(`(g.id IS NULL OR g.id NOT IN (SELECT h.dataset_version FROM hidden_generations(%s) AS h))`,
@@ -45,7 +45,7 @@ func hiddenFrom(caller authz.Caller, args *[]any) string {
 
 // hiddenInput returns the condition, on jobs j, under which a job reads what is hidden from the caller.
 func hiddenInput(caller authz.Caller, args *[]any) string {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return "false"
 	}
 	from := hiddenFrom(caller, args)
@@ -61,21 +61,16 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 // hiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
 // reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
 func hiddenJob(caller authz.Caller, args *[]any) string {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return "false"
 	}
-	from := hiddenFrom(caller, args)
-	condition := `(EXISTS (
-			SELECT FROM dag_version_datasets p
-			WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name
-			  AND p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))
-		OR ` + hiddenInput(caller, args)
+	condition := "(j.id IN (SELECT hidden_jobs(" + hiddenFrom(caller, args) + "))"
 	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
 			EXISTS (
-				SELECT FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid AND NOT d.published
+				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
 				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
 			OR NOT EXISTS (
-				SELECT FROM dag_version_datasets p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
+				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
 }
 
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
@@ -100,7 +95,7 @@ func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Cal
 
 // HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
 func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return []uuid.UUID{}, nil
 	}
 
@@ -136,7 +131,7 @@ func (r *Registry) dagOf(ctx context.Context, caller authz.Caller, name string) 
 // it read, so it is hidden from whoever may not read everything.
 func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	versions []uuid.UUID) (map[uuid.UUID]bool, error) {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return nil, nil
 	}
 
@@ -160,7 +155,7 @@ func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 // RequireReadable refuses a version that reads what the caller may not read, from its own DAG or another: whoever
 // deploys it or makes it serve answers for what its jobs do with that.
 func RequireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) error {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return nil
 	}
 	var hidden *string
@@ -179,7 +174,7 @@ func RequireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, versio
 
 // RequireReadableVersion is RequireReadable for a version by its number. One that does not exist is refused later.
 func (r *Registry) RequireReadableVersion(ctx context.Context, caller authz.Caller, dagName string, number int) error {
-	if caller.May(authz.ReadAll, authz.WholeOrg) {
+	if caller.ReadsAll() {
 		return nil
 	}
 	return pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

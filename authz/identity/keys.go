@@ -36,7 +36,7 @@ const (
 
 // VerifySignature returns the payload of a token that one of the keys has signed.
 func (k *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
-	signed, err := jose.ParseSigned(raw, algorithms)
+	signed, err := jose.ParseSignedCompact(raw, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, badToken()
 	}

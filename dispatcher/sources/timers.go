@@ -128,7 +128,7 @@ func TimerOutcomes(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UU
 		SELECT t.id, t.status, coalesce(CASE t.status WHEN 'Canceled' THEN t.reason ELSE t.error_message END, ''),
 			t.status IN ('Completed', 'Canceled') OR t.status = 'Failed' AND EXISTS (
 				SELECT FROM waiting w WHERE w.task_id = t.id AND w.reason = 'dead')
-		FROM tasks t WHERE t.id = ANY($1)`, ids)
+		FROM shown_tasks t WHERE t.id = ANY($1)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("tasks of timers: %w", err)
 	}

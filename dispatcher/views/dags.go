@@ -320,7 +320,7 @@ func addCompleted(
 	rows, err := tx.Query(ctx, `
 		SELECT o.id, done.n FROM unnest($2::uuid[]) AS o(id),
 			LATERAL (SELECT count(*) AS n FROM (
-				SELECT FROM tasks t
+				SELECT FROM task_outlines t
 				WHERE t.org_id = $1 AND t.job_id = o.id AND t.id >= $3 AND t.status = 'Completed'
 				LIMIT $4) AS newest) AS done
 		WHERE done.n > 0`, org, origins, tasks.LowestIDAt(since), most)
@@ -396,7 +396,7 @@ func (vs *Views) sources(
 		if status.State == "" {
 			status.State = "Pending" // the dispatcher has not come to it yet
 		}
-		if !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
+		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
 			status.Error = "" // it may quote paths and rows
 		}
 		list = append(list, status)

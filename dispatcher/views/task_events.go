@@ -67,12 +67,12 @@ func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit 
 			FROM stored
 			UNION ALL
 			SELECT $4, started_at, attempt, 'Queued', 'Running', coalesce(worker_id, ''), '', NULL
-			FROM tasks t WHERE id = $1 AND started_at IS NOT NULL
+			FROM task_outlines t WHERE id = $1 AND started_at IS NOT NULL
 			  AND NOT EXISTS (
 			      SELECT FROM stored s
 			      WHERE s.attempt = t.attempt AND s.from_status = 'Queued' AND s.to_status = 'Running')
 			UNION ALL
-			SELECT id, created_at, 1, '', 'Queued', coalesce(created_by, 'SYSTEM'), '', NULL FROM tasks WHERE id = $1)
+			SELECT id, created_at, 1, '', 'Queued', coalesce(created_by, 'SYSTEM'), '', NULL FROM task_outlines WHERE id = $1)
 		SELECT id, at, attempt, was, to_status, actor, state, detail
 		FROM trail
 		WHERE $2 = '00000000-0000-0000-0000-000000000000'::uuid OR id < $2

@@ -43,6 +43,15 @@ func (s TaskSelection) Empty() bool {
 		s.Error == "" && s.ErrorGroup == "" && s.CreatedAfter.IsZero() && s.CreatedBefore.IsZero() && len(s.IDs) == 0
 }
 
+// table returns what to list the selected tasks from. Of those that the caller may not look into, shown_tasks has the
+// outlines; what is selected by its contents must not be found by them, so it comes from tasks.
+func (s TaskSelection) table() string {
+	if s.Partition != "" || s.Error != "" || s.ErrorGroup != "" {
+		return "tasks"
+	}
+	return "shown_tasks"
+}
+
 // openSet holds conditions on the small sets that hold all open tasks of a status, so that a query for them reads no
 // history.
 var openSet = map[tasks.Status]string{

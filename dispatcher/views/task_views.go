@@ -93,13 +93,13 @@ type TaskDetail struct {
 	Events   []TaskEvent `json:"events"`
 }
 
-// taskColumns selects a found, from tasks t, waiting w and leases l. A running task has its progress and state in the
-// lease, to which heartbeats write.
+// taskColumns selects a found, from tasks or shown_tasks t, waiting w and leases l. A running task has its progress and
+// state in the lease, to which heartbeats write. Of a task that is only outlined nobody knows the slot.
 const taskColumns = `
 	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''), coalesce(w.reason, ''),
 	coalesce(array_to_string(t.partitions, ','), ''),
 	t.attempt, t.failures, t.max_attempts, t.priority, t.runtime,
-	coalesce(l.progress, t.progress), coalesce(l.state, t.state, ''),
+	coalesce(l.progress, t.progress), coalesce(CASE WHEN t.slot IS NOT NULL THEN l.state END, t.state, ''),
 	coalesce(l.worker_id, t.worker_id, ''), coalesce(t.error_message, ''), coalesce(t.dedupe_key, ''), t.version,
 	coalesce(t.created_by, ''),
 	CASE jsonb_typeof(t.metadata) WHEN 'object' THEN NULLIF(t.metadata - 'traceparent', '{}') ELSE t.metadata END,
@@ -138,7 +138,7 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		args = append(args, f.Limit)
 		rows, err := tx.Query(ctx, `
 			SELECT `+taskColumns+`
-			FROM tasks t
+			FROM `+f.table()+` t
 			LEFT JOIN waiting w ON w.task_id = t.id
 			LEFT JOIN leases l ON l.task_id = t.id
 			WHERE `+where+fmt.Sprintf(" ORDER BY t.id DESC LIMIT $%d", len(args)), args...)
@@ -272,7 +272,7 @@ func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, i
 	var t found
 	err := tx.QueryRow(ctx, `
 		SELECT `+taskColumns+`, t.payload, t.input_versions, t.outputs, r.payload
-		FROM tasks t
+		FROM shown_tasks t
 		LEFT JOIN waiting w ON w.task_id = t.id
 		LEFT JOIN leases l ON l.task_id = t.id
 		LEFT JOIN task_results r ON r.task_id = t.id

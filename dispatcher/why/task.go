@@ -41,9 +41,10 @@ type placed struct {
 	progress  int
 }
 
+// placedColumns selects a placed from tasks or shown_tasks t and placedJoins.
 const placedColumns = `
-	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''), coalesce(l.state, t.state, ''),
-	t.slot, coalesce(t.partitions[1], ''), t.runtime, coalesce(t.error_message, ''),
+	t.id, t.job_id, t.kind, t.status, coalesce(t.reason, ''),
+	coalesce(CASE WHEN t.slot IS NOT NULL THEN l.state END, t.state, ''), coalesce(t.slot, ''), coalesce(t.partitions[1], ''), t.runtime, coalesce(t.error_message, ''),
 	t.failures, t.max_attempts, t.run_at, t.started_at, t.completed_at,
 	r.task_id IS NOT NULL,
 	coalesce(w.reason, ''), coalesce(w.blocker, ''), w.available_at,
@@ -80,7 +81,7 @@ func collectPlaced(rows pgx.Rows, err error) ([]placed, error) {
 
 // tasksByID loads tasks in the order of their ids, without those of other orgs.
 func (e *explainer) tasksByID(ctx context.Context, tasks ...uuid.UUID) ([]placed, error) {
-	return collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+` FROM tasks t `+placedJoins+`
+	return collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+` FROM shown_tasks t `+placedJoins+`
 		WHERE t.org_id = $1 AND t.id = ANY($2) ORDER BY t.id`, e.caller.OrgID, tasks))
 }
 
@@ -105,7 +106,7 @@ func (e *explainer) openOf(
 
 	found, err = collectPlaced(e.tx.Query(ctx, `SELECT `+placedColumns+`
 		FROM (SELECT task_id, n FROM `+sets+` ORDER BY n, task_id LIMIT $4) AS first
-		JOIN tasks t ON t.id = first.task_id `+placedJoins+` ORDER BY first.n, t.id`,
+		JOIN shown_tasks t ON t.id = first.task_id `+placedJoins+` ORDER BY first.n, t.id`,
 		e.caller.OrgID, origins, slot, limit))
 	return found, all, err
 }

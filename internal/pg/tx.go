@@ -69,40 +69,33 @@ func AfterCommit(ctx context.Context, fn func()) {
 }
 
 // InOrgTx is like InTx for one org: on the requests' pool, row-level security lets the transaction read and write only
-// that org's rows.
+// that org's rows, and read only those that the Reader of the context, if it has one, may read.
 func InOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
 	fn func(ctx context.Context, tx pgx.Tx) error) error {
-	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, nameOrg, fn)
+	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, false, fn)
 }
 
 // InOrgTxByKey is like InOrgTx, for statements that run all the time and find their rows by key: each connection plans
 // them once, for any parameters, as those of the owner's pool do.
 func InOrgTxByKey(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
 	fn func(ctx context.Context, tx pgx.Tx) error) error {
-	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, nameOrgAndPlanOnce, fn)
+	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, true, fn)
 }
 
 // InOrgSnapshot is like InOrgTx, with one snapshot for all statements, so that they all see the same moment.
 func InOrgSnapshot(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
 	fn func(ctx context.Context, tx pgx.Tx) error) error {
-	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, nameOrg, fn)
+	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, false, fn)
 }
 
-// The first statements of transactions for an org.
-const (
-	nameOrg            = `SELECT set_config('dagctl.org', $1, true)`
-	nameOrgAndPlanOnce = `SELECT set_config('dagctl.org', $1, true),
-		set_config('plan_cache_mode', 'force_generic_plan', true)`
-)
-
-func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options pgx.TxOptions, first string,
+func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options pgx.TxOptions, planOnce bool,
 	fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if orgID == uuid.Nil {
 		return errors.New("transaction for an org: no org given")
 	}
 	return inTx(ctx, pool, options, func(ctx context.Context, tx pgx.Tx) error {
 		var b Batch
-		b.Exec("name org "+orgID.String(), first, orgID.String())
+		nameOrg(ctx, &b, orgID, planOnce)
 		if err := b.SendLast(ctx, tx); err != nil { // with BEGIN, before the first statement
 			return err
 		}

@@ -181,7 +181,7 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 		var ids [2]uuid.UUID
 		var promises [2]contract.Contract
 		for i, number := range []int{from, to} {
-			id, shrunk, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
+			id, shrunk, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number) // nil files: hidden
 			if err != nil {
 				return err
 			}
@@ -189,7 +189,7 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			if err != nil {
 				return err
 			}
-			if hidden[id] {
+			if hidden[id] || files == nil {
 				return fault.New(fault.Forbidden, "version %d reads or makes what %s may not read", number,
 					caller.Actor).
 					WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
@@ -223,16 +223,18 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 	return diff, nil
 }
 
-// documentOf returns all the text of a version: the DAG file, the files it names, and its variables.
+// documentOf returns all the text of a version: the DAG file, the files it names, and its variables. Where the reader
+// may not read it, texts are nil.
 func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	number int) (id uuid.UUID, shrunk bool, texts map[string]string, err error) {
 	var (
-		yaml  string
+		yaml  *string
 		files map[string][]byte
 		vars  map[string]string
 	)
-	err = tx.QueryRow(ctx, `SELECT id, shrunk_at IS NOT NULL, yaml, files, vars FROM dag_versions
-		WHERE org_id = $1 AND dag_name = $2 AND number = $3`,
+	err = tx.QueryRow(ctx, `SELECT v.id, v.shrunk_at IS NOT NULL, x.yaml, x.files, x.vars
+		FROM dag_versions v LEFT JOIN dag_version_texts x ON x.id = v.id
+		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.number = $3`,
 		org, dagName, number).Scan(&id, &shrunk, &yaml, &files, &vars)
 	if err == pgx.ErrNoRows {
 		return id, false, nil, fault.New(fault.NotFound, "DAG %q has no version %d", dagName, number).
@@ -242,7 +244,10 @@ func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 		return id, false, nil, fmt.Errorf("read version %d: %w", number, err)
 	}
 
-	texts = map[string]string{"dag.yaml": yaml}
+	if yaml == nil {
+		return id, shrunk, nil, nil
+	}
+	texts = map[string]string{"dag.yaml": *yaml}
 	for name, content := range files {
 		texts[name] = string(content)
 	}
