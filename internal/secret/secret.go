@@ -129,23 +129,3 @@ func ValidHost(host string) error {
 	return fault.New(fault.Invalid, "%q is not a host", host).
 		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or *")
 }
-
-// shortest is the length of the shortest value that Redact looks for. Shorter ones occur in texts by accident.
-const shortest = 4
-
-// Redact removes the values from a text such as a program's error output.
-func Redact(text string, values map[string]Value) string {
-	var all []string
-	for _, v := range values {
-		all = append(all, v.text)
-		all = append(all, strings.Fields(v.text)...) // parts that are printed line by line, or word by word
-	}
-	// The longest first, or the end of one that begins with another would remain.
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
-	for _, v := range all {
-		if len(v) >= shortest {
-			text = strings.ReplaceAll(text, v, mask)
-		}
-	}
-	return text
-}
