@@ -29,11 +29,13 @@ type pattern struct {
 	before, after bool
 }
 
-// NewRedactor returns a Redactor of values. It costs some 20 times their length in memory, so keep it for a task.
+// NewRedactor returns a Redactor of values, and of the texts that they had before. It costs some 20 times their length
+// in memory, so keep it for a task.
 func NewRedactor(values map[string]Value) *Redactor {
 	r := &Redactor{heads: map[uint32][]pattern{}, known: map[pattern]bool{}}
 	for _, v := range values {
 		r.add(v.text)
+		r.add(v.previous)
 	}
 	return r
 }
@@ -85,8 +87,8 @@ func (r *Redactor) encode(text string) {
 	}
 }
 
-// base64 makes the patterns of a text in base64 behind offset other bytes. Only the digits that hold nothing but bits of
-// the text are certain; the digits around them hold some as well.
+// base64 makes the patterns of a text in base64 behind offset other bytes. Only the digits that hold nothing but bits
+// of the text are certain; the digits around them hold some as well.
 func (r *Redactor) base64(text string, offset int) {
 	first, end := (offset*8+5)/6, (offset+len(text))*8/6
 	padded := append(make([]byte, offset), text...)

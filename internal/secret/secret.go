@@ -32,6 +32,9 @@ type Value struct {
 	program bool   // an admin lets the job's program have it
 	grant   string // what an admin would have to grant for that; empty: the job
 	another bool   // another program of the job may have it
+
+	previous string // the text before this one; empty: none
+	overlaps bool   // others may still sign with the previous text
 }
 
 // New returns a value. ValidHost must accept the hosts.
@@ -57,6 +60,20 @@ func (Value) MarshalText() ([]byte, error) { return []byte(mask), nil }
 
 // Reveal returns the text, for a use that sends it nowhere, such as the key of a signature.
 func (v Value) Reveal() string { return v.text }
+
+// After returns the value as one that had another text before. overlaps tells whether others may still sign with that.
+func (v Value) After(previous string, overlaps bool) Value {
+	v.previous, v.overlaps = previous, overlaps
+	return v
+}
+
+// Accepted returns the texts that others may sign with: that of Reveal, and the one before while they overlap.
+func (v Value) Accepted() []string {
+	if v.overlaps {
+		return []string{v.text, v.previous}
+	}
+	return []string{v.text}
+}
 
 // Hosts returns the hosts to which the value may go.
 func (v Value) Hosts() []string { return slices.Clone(v.hosts) }
