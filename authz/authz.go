@@ -9,7 +9,8 @@
 // of credential. A service token is a credential of kind user, which has a role and becomes a Caller, or of kind
 // worker, which lists what it may claim and never becomes a Caller.
 //
-// It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets, audit_log and audit_heads.
+// It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets, previous_secrets,
+// audit_log and audit_heads.
 package authz
 
 import (
