@@ -116,7 +116,8 @@ func TestRotateKeys(t *testing.T) {
 	older, newer, lost := authz.NewVaultKey(), authz.NewVaultKey(), authz.NewVaultKey()
 	another, err := authz.CreateOrg(t.Context(), w.owner, "another", "")
 	require.NoError(t, err)
-	callers := []authz.Caller{w.admin(), {OrgID: another.ID, OrgSlug: "another", Actor: "system", Role: authz.RoleAdmin}}
+	callers := []authz.Caller{w.admin(),
+		{OrgID: another.ID, OrgSlug: "another", Actor: "system", Role: authz.RoleAdmin}}
 	before, both := w.vault(t, older), w.vault(t, newer, older)
 
 	const secrets = 120 // more than are looked up at once, over both orgs
@@ -135,7 +136,8 @@ func TestRotateKeys(t *testing.T) {
 	var sets sync.WaitGroup
 	sets.Go(func() {
 		for n := range 30 {
-			if _, err := both.ReplaceSecret(t.Context(), callers[n%2], fmt.Sprint("s", n), "set meanwhile", time.Hour); err != nil {
+			_, err := both.ReplaceSecret(t.Context(), callers[n%2], fmt.Sprint("s", n), "set meanwhile", time.Hour)
+			if err != nil {
 				t.Error(err)
 			}
 		}

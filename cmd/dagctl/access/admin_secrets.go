@@ -17,9 +17,9 @@ func adminRotateSecretsCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate-secrets",
 		Short: "Encrypt the secrets of all orgs with the newest key, straight in the database",
-		Long: `Encrypts every secret, and the value before it where that is kept, with the first key of DAGCTL_SECRETS_KEY
-or of the key file, unless it is so already. The keys behind the first decrypt. Servers may run meanwhile, if all of them have
-the new key already. A secret that cannot be decrypted is named and stays as it is.`,
+		Long: `Encrypts every secret, and the value before it where that is kept, with the first key of
+DAGCTL_SECRETS_KEY or of the key file, unless it is so already. The keys behind the first decrypt. Servers may run
+meanwhile, if all of them have the new key already. A secret that cannot be decrypted is named and stays as it is.`,
 		Example: "  DAGCTL_SECRETS_KEY=$NEW,$OLD dagctl admin rotate-secrets --database-url postgres://dagctl@db/dagctl",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
