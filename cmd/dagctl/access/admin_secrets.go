@@ -20,8 +20,9 @@ func adminRotateSecretsCommand(c *cli.CLI) *cobra.Command {
 		Long: `Encrypts every secret, and the value before it where that is kept, with the first key of
 DAGCTL_SECRETS_KEY or of the key file, unless it is so already. The keys behind the first decrypt. Servers may run
 meanwhile, if all of them have the new key already. A secret that cannot be decrypted is named and stays as it is.`,
-		Example: "  DAGCTL_SECRETS_KEY=$NEW,$OLD dagctl admin rotate-secrets --database-url postgres://dagctl@db/dagctl",
-		Args:    cobra.NoArgs,
+		Example: "  DAGCTL_SECRETS_KEY=$NEW,$OLD dagctl admin rotate-secrets " +
+			"--database-url postgres://dagctl@db/dagctl",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keys, err := authz.VaultKeys(c.Getenv("DAGCTL_SECRETS_KEY"), keyFile)
 			if err != nil {
