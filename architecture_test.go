@@ -136,7 +136,7 @@ var duckDB = []string{"internal/duck", "engine/inside"}
 // owners says which slice alone names a table in SQL.
 var owners = map[string][]string{
 	"authz": {"orgs", "org_quotas", "org_usage", "users", "org_roles", "org_role_memberships", "service_tokens", "secrets", "audit_log",
-		"trust_rules", "sessions", "sign_in_links", "cli_logins", "audit_heads",
+		"previous_secrets", "trust_rules", "sessions", "sign_in_links", "cli_logins", "audit_heads",
 		"scim_users", "scim_groups", "scim_group_members"},
 	"registry": {"dag_versions", "dag_current_versions", "dag_activations", "jobs", "job_inputs", "datasets",
 		"dataset_versions",

@@ -10,7 +10,8 @@
 // which lists what it may claim, or of kind scim, by which an identity provider keeps users: these two never become a
 // Caller.
 //
-// It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets, audit_log and audit_heads.
+// It owns orgs, users, org_roles, org_role_memberships, service_tokens, secrets, previous_secrets,
+// audit_log and audit_heads.
 package authz
 
 import (

@@ -131,10 +131,16 @@ type Secret struct {
 	Programs  []string  `json:"programs" doc:"The programs that may have it: DAG/JOB@PROGRAM"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// Until when others may still sign with the value before
+	PreviousUntil *time.Time `json:"previous_until,omitempty" doc:"Until when the previous value counts; absent: it does not"`
+	OldKey        bool       `json:"old_key,omitempty" db:"-" doc:"Encrypted with a key that is not the server's newest"`
+
+	KeyIDs []string `json:"-"` // the keys that its values are encrypted with
 }
 
 const (
-	secretColumns  = `name, jobs, hosts, programs, created_at, updated_at`
+	secretColumns = `name, jobs, hosts, programs, created_at, updated_at,
+		CASE WHEN previous_until > now() THEN previous_until END, array_remove(ARRAY[key_id, previous_key_id], NULL)`
 	maxSecretValue = 64 << 10
 	maxBindings    = 200
 )
@@ -144,64 +150,6 @@ var (
 	goodProgram    = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )
-
-// SetSecret stores the value of a new secret, or replaces the value of an existing one and keeps its bindings.
-func (v *Vault) SetSecret(ctx context.Context, caller Caller, name, value string) (s Secret, err error) {
-	if err := v.open(); err != nil {
-		return s, err
-	}
-	switch {
-	case !goodSecretName.MatchString(name):
-		return s, fault.New(fault.Invalid, "%q is not a valid name of a secret", name).
-			WithHint("start with a letter and use only letters, digits, _, . and -, at most 127 characters")
-	case value == "":
-		return s, fault.New(fault.Invalid, "the value of secret %s is empty", name)
-	case len(value) > maxSecretValue:
-		return s, fault.New(fault.TooLarge, "the value of secret %s has more than %d bytes", name, maxSecretValue)
-	}
-
-	ciphertext, keyID := v.seal(caller.OrgID, name, value)
-	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		before, err := lockedKey(ctx, tx, caller, name)
-		if err != nil {
-			return err
-		}
-		s, err = updateSecret(ctx, tx, caller, `
-			UPDATE secrets SET ciphertext = $3, key_id = $4, updated_at = now() WHERE org_id = $1 AND name = $2
-			RETURNING `+secretColumns, name, ciphertext, keyID)
-		if fault.Is(err, fault.NotFound) {
-			s, err = updateSecret(ctx, tx, caller, `
-				INSERT INTO secrets (org_id, name, ciphertext, key_id) VALUES ($1, $2, $3, $4)
-				RETURNING `+secretColumns, name, ciphertext, keyID)
-		}
-		if violates(err, "secrets_org_id_name_key") {
-			return fault.New(fault.Conflict, "secret %s is being set by someone else", name).WithHint("try again")
-		}
-		if err != nil {
-			return err
-		}
-		return Audit(ctx, tx, caller, "secret.set", "secret:"+name,
-			Change{Before: before, After: map[string]any{"key_id": keyID, "set_at": s.UpdatedAt}})
-	})
-	return s, err
-}
-
-// lockedKey locks a secret, and returns what the audit log says of its value: when it was set, and with which key it is
-// encrypted; nil: there is no such secret.
-func lockedKey(ctx context.Context, tx pgx.Tx, caller Caller, name string) (any, error) {
-	var key string
-	var at time.Time
-	err := tx.QueryRow(ctx, `
-		SELECT key_id, updated_at FROM secrets WHERE org_id = $1 AND name = $2 FOR UPDATE`, caller.OrgID, name).
-		Scan(&key, &at)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("set secret %s: %w", name, err)
-	}
-	return map[string]any{"key_id": key, "set_at": at}, nil
-}
 
 func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name string, args ...any) (Secret, error) {
 	rows, err := tx.Query(ctx, sql, append([]any{caller.OrgID, name}, args...)...)
@@ -238,6 +186,9 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 		secrets, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Secret])
 		if err != nil {
 			return err
+		}
+		for i := range secrets {
+			secrets[i].OldKey = v.old(secrets[i].KeyIDs...)
 		}
 		list, err = rest.NewList(secrets, page.Limit, func(s Secret) any { return s.Name })
 		return err
@@ -446,48 +397,4 @@ func (v *Vault) CheckSecrets(ctx context.Context, tx pgx.Tx, org uuid.UUID, uses
 	e := fault.New(fault.Invalid, "%s", problems[0].Message).WithHint("%s", hint)
 	e.Problems = problems
 	return e
-}
-
-// Reveal returns secrets for a job or for a DAG's notifications. Each must be bound to it now.
-func (v *Vault) Reveal(
-	ctx context.Context, org uuid.UUID, by SecretUser, names []string,
-) (map[string]secret.Value, error) {
-	if err := v.open(); err != nil {
-		return nil, err
-	}
-	rows, err := v.owner.Query(ctx, `
-		SELECT name, hosts, programs, ciphertext, key_id FROM secrets
-		WHERE org_id = $1 AND name = ANY($2) AND $3 = ANY(jobs)`, org, names, by.Name)
-	if err != nil {
-		return nil, fmt.Errorf("open secrets of %s: %w", by.Name, err)
-	}
-	type sealed struct {
-		Secret     Secret
-		Ciphertext []byte
-		KeyID      string
-	}
-
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sealed, err error) {
-		return s, row.Scan(&s.Secret.Name, &s.Secret.Hosts, &s.Secret.Programs, &s.Ciphertext, &s.KeyID)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open secrets of %s: %w", by.Name, err)
-	}
-	values := make(map[string]secret.Value, len(found))
-	for _, s := range found {
-		text, err := v.unseal(org, s.Secret.Name, s.Ciphertext, s.KeyID)
-		if err != nil {
-			return nil, err
-		}
-		values[s.Secret.Name] = s.Secret.value(text, by)
-	}
-
-	for _, name := range names {
-		if _, ok := values[name]; !ok {
-			return nil, fault.New(fault.Forbidden, "secret %s is not there any more, or is not bound to %s",
-				name, by.Name).
-				WithHint("%s", by.bind(name))
-		}
-	}
-	return values, nil
 }

@@ -3,6 +3,7 @@ package authz
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -28,7 +29,8 @@ type (
 
 // SetSecretRequest holds a secret's value.
 type SetSecretRequest struct {
-	Value string `json:"value" minLength:"1" maxLength:"65536" doc:"It is never shown again"`
+	Value          string `json:"value" minLength:"1" maxLength:"65536" doc:"It is never shown again"`
+	OverlapSeconds int64  `json:"overlap_seconds,omitempty" minimum:"0" maximum:"2592000" doc:"For how long others may still sign with the value before; 0: it ends at once"`
 }
 
 // AddRoutes adds the operations on secrets.
@@ -43,8 +45,11 @@ func (v *Vault) AddRoutes(api *API) {
 	Handle(api, Admin, huma.Operation{
 		OperationID: "set-secret", Method: http.MethodPut, Path: "/v1/secrets/{name}", Tags: []string{"access"},
 		Summary: "Set a secret's value; its bindings stay",
+		Description: "With overlap_seconds, deliveries to webhooks may still be signed with the value before for so " +
+			"long. Everything else gets the new value at once. The value before that one ends.",
 	}, func(ctx context.Context, caller Caller, in *setSecretInput) (*secretOutput, error) {
-		s, err := v.SetSecret(ctx, caller, in.Name, in.Body.Value)
+		s, err := v.ReplaceSecret(ctx, caller, in.Name, in.Body.Value,
+			time.Duration(in.Body.OverlapSeconds)*time.Second)
 		return &secretOutput{s}, err
 	})
 

@@ -95,7 +95,7 @@ func (d *Dispatcher) completeRemote(
 	if err := refuse(problems); err != nil {
 		return nil, err
 	}
-	if err := d.revealFor(ctx, attempt); err != nil {
+	if err := d.redactFor(ctx, attempt); err != nil {
 		return nil, err
 	}
 
@@ -283,15 +283,11 @@ func failedBy(attempt *RemoteAttempt, cause error, retryable bool) endingOf {
 	}
 }
 
-// revealFor puts the values of the job's secrets into the assignment, so that they can be redacted from what the
-// attempt reports.
-func (d *Dispatcher) revealFor(ctx context.Context, attempt *RemoteAttempt) (err error) {
+// redactFor readies the assignment for the removal of the job's secrets from what the attempt reports.
+func (d *Dispatcher) redactFor(ctx context.Context, attempt *RemoteAttempt) (err error) {
 	names, trusted := attempt.Job.Def.Secrets, dag.Trusted(attempt.Runtime, attempt.Job.Def.Operator)
 	if len(names) > 0 && d.Vault != nil && trusted {
-		attempt.Assignment.Secrets, err = d.Vault.Reveal(ctx, attempt.OrgID, attempt.Job.SecretUser(), names)
-		if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.NotFound) {
-			err = nil // the attempt did not get them either
-		}
+		attempt.Assignment.Redactor, err = d.Vault.Redactor(ctx, attempt.OrgID, names)
 	}
 	return err
 }

@@ -89,7 +89,7 @@ func (d *Dispatcher) commitOnTheWay(
 		return mid.answer, err
 	}
 
-	if err := d.revealFor(ctx, attempt); err != nil {
+	if err := d.redactFor(ctx, attempt); err != nil {
 		return mid.answer, err
 	}
 	result := operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)}

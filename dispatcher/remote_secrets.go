@@ -6,8 +6,20 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
+
+// RedactorFor returns what removes the secrets of an attempt's job from what it says; nil: it gets none.
+func (d *Dispatcher) RedactorFor(
+	ctx context.Context, c authz.Capability, f protocol.Fence,
+) (*secret.Redactor, error) {
+	attempt, err := d.loadAttempt(ctx, c, f)
+	if err == nil {
+		err = d.redactFor(ctx, &attempt)
+	}
+	return attempt.Assignment.Redactor, err
+}
 
 // Secrets returns the secrets that a running attempt's job names. An admin must have bound each of them to the job.
 // Code that users upload gets no secrets, wherever it runs. A handler is the worker's own program, which may send

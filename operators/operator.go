@@ -86,8 +86,10 @@ type Assignment struct {
 	Checks []dag.Check `json:"-"`
 	// Secrets are the values of the secrets that Config names. They exist only in the server's own process and are
 	// never encoded.
-	Secrets   map[string]secret.Value `json:"-"`
-	TimeoutAt time.Time               `json:"timeout_at"`
+	Secrets map[string]secret.Value `json:"-"`
+	// Redactor removes these from what the task says; nil: one is made of Secrets.
+	Redactor  *secret.Redactor `json:"-"`
+	TimeoutAt time.Time        `json:"timeout_at"`
 	// Part numbers the commits of an attempt that makes several: see storage.Attempt.
 	Part int `json:"-"`
 }

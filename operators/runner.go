@@ -18,7 +18,6 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
-	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -73,8 +72,9 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	if progress == nil {
 		progress = func(int, string) {}
 	}
+	a.Redactor = a.redactor()
 	if tell := progress; len(a.Secrets) > 0 {
-		progress = func(percent int, state string) { tell(percent, secret.Redact(state, a.Secrets)) }
+		progress = func(percent int, state string) { tell(percent, a.Redactor.Redact(state)) }
 	}
 
 	out, err := r.run(ctx, a, progress)
@@ -94,9 +94,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	log := r.log(a)
 	if r.KeepLog != nil {
 		var end func()
-		log, end = r.KeepLog(log, a.OrgID, a.TaskID, a.Attempt, func(text string) string {
-			return secret.Redact(text, a.Secrets)
-		})
+		log, end = r.KeepLog(log, a.OrgID, a.TaskID, a.Attempt, a.Redactor.Redact)
 		defer end()
 	}
 
@@ -251,8 +249,7 @@ func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err
 	defer func() {
 		if p := recover(); p != nil {
 			t.Log.ErrorContext(ctx, "operator panicked", "operator", t.Operator, "panic",
-				secret.Redact(fmt.Sprint(p), t.Secrets),
-				"stack", secret.Redact(string(debug.Stack()), t.Secrets))
+				t.redactor().Redact(fmt.Sprint(p)), "stack", t.redactor().Redact(string(debug.Stack())))
 			err = Permanent(fault.New(fault.Internal, "operator %s panicked: %v", t.Operator, p))
 		}
 	}()

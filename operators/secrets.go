@@ -24,38 +24,47 @@ func (t *Task) secretFor(field any, at string) (text string, value secret.Value,
 	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: the secret is not available to this task", at))
 }
 
+// redactor returns what removes the task's secrets from texts.
+func (a *Assignment) redactor() *secret.Redactor {
+	if a.Redactor != nil {
+		return a.Redactor
+	}
+	return secret.NewRedactor(a.Secrets)
+}
+
 // Redact removes the task's secrets from an outcome: errors, notes and results may quote what a server or a program
 // answered.
 func (a *Assignment) Redact(out Outcome) Outcome {
-	if len(a.Secrets) == 0 {
+	if len(a.Secrets) == 0 && a.Redactor == nil {
 		return out
 	}
+	redact := a.redactor().Redact
 	if out.Err != nil {
-		if text := secret.Redact(out.Err.Error(), a.Secrets); text != out.Err.Error() {
+		if text := redact(out.Err.Error()); text != out.Err.Error() {
 			// A wrapped error could quote the value, too, so only kind and hint are kept.
 			clean := &fault.Error{Kind: fault.KindOf(out.Err), Message: text}
 			var f *fault.Error
 			if errors.As(out.Err, &f) {
-				clean.Hint = secret.Redact(f.Hint, a.Secrets)
+				clean.Hint = redact(f.Hint)
 			}
 			out.Err = clean
 		}
 	}
 
-	out.Result.Result, out.State = a.redactJSON(out.Result.Result), a.redactJSON(out.State)
-	out.SourceVersion = secret.Redact(out.SourceVersion, a.Secrets)
+	out.Result.Result, out.State = redactJSON(out.Result.Result, redact), redactJSON(out.State, redact)
+	out.SourceVersion = redact(out.SourceVersion)
 	return out
 }
 
 // redactJSON returns JSON without secrets. Text in JSON may be escaped, so it looks for the values in the decoded text.
-func (a *Assignment) redactJSON(text json.RawMessage) json.RawMessage {
+func redactJSON(text json.RawMessage, redact func(string) string) json.RawMessage {
 	v, err := literal.Decode(text)
 	if err != nil {
 		return text
 	}
 	changed := false
 	v = redactValue(v, func(s string) string {
-		clean := secret.Redact(s, a.Secrets)
+		clean := redact(s)
 		changed = changed || clean != s
 		return clean
 	})

@@ -53,9 +53,9 @@ type sink struct {
 // maxHeld is how many bytes of lines wait in memory while they cannot be stored.
 const maxHeld = 1 << 20
 
-// add keeps a line until it is stored. Lines beyond maxHeld are dropped, and get no number, so that they leave no gap.
+// add keeps a line, without secrets, until it is stored. Lines beyond maxHeld are dropped, and get no number, so that
+// they leave no gap.
 func (s *sink) add(at time.Time, level, text string) {
-	text = s.redact(text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held+len(text) > maxHeld {
@@ -184,9 +184,14 @@ func (t *tee) Handle(ctx context.Context, r slog.Record) error {
 		fmt.Fprintf(&text, " %s=%v", a.Key, a.Value.Resolve())
 		return true
 	})
-	t.to.add(r.Time, levelOf(r.Level), text.String())
+
+	line := t.to.redact(text.String())
+	t.to.add(r.Time, levelOf(r.Level), line)
 	if r.Level < slog.LevelError || !t.Handler.Enabled(ctx, r.Level) {
 		return nil
+	}
+	if line != text.String() {
+		r = slog.NewRecord(r.Time, r.Level, line, r.PC) // its attributes show a secret, or its message does
 	}
 	return t.Handler.Handle(ctx, r)
 }

@@ -20,7 +20,8 @@ func same(s string) string { return s }
 func TestALogGoesOnAfterAFailedStore(t *testing.T) {
 	t.Parallel()
 	pool := testdb.New(t)
-	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	logs := &Logs{Config: Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes,
+		Log: slog.New(slog.DiscardHandler)}}
 	task := uuid.New()
 	s := &sink{logs: logs, org: uuid.New(), task: task, attempt: 1, redact: same}
 	exec := func(sql string) {
@@ -46,7 +47,8 @@ func TestALogGoesOnAfterAFailedStore(t *testing.T) {
 func TestTheLastLinesAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	pool := testdb.New(t)
-	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	logs := &Logs{Config: Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes,
+		Log: slog.New(slog.DiscardHandler)}}
 	s := &sink{logs: logs, org: uuid.New(), task: uuid.New(), attempt: 1, redact: same}
 	_, err := pool.Exec(t.Context(), `
 		CREATE SEQUENCE stores;
@@ -69,7 +71,8 @@ func TestTheLastLinesAreTriedAgain(t *testing.T) {
 func TestALogThatCannotBeStoredIsBounded(t *testing.T) {
 	t.Parallel()
 	pool := testdb.New(t)
-	logs := &Logs{Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes, Log: slog.New(slog.DiscardHandler)}}
+	logs := &Logs{Config: Config{Pool: pool, Requests: pool, MaxBytes: DefaultMaxBytes,
+		Log: slog.New(slog.DiscardHandler)}}
 	s := &sink{logs: logs, org: uuid.New(), task: uuid.New(), attempt: 1, redact: same}
 	s.storing.Lock() // nothing is stored meanwhile
 	long := strings.Repeat("x", longest)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -24,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/recent"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -39,7 +41,15 @@ type Config struct {
 }
 
 // Logs keeps the logs of tasks.
-type Logs struct{ Config }
+type Logs struct {
+	Config
+	bare recent.Cache[attemptOf, bool] // attempts of jobs without secrets
+}
+
+type attemptOf struct {
+	task    uuid.UUID
+	attempt int
+}
 
 // The defaults of Config.
 const (
@@ -57,21 +67,49 @@ func New(c Config) (*Logs, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return &Logs{c}, nil
+	return &Logs{Config: c}, nil
 }
 
 // longest is the most bytes of one line; longer lines are cut.
 const longest = 16 << 10
 
 // Append stores lines of a running attempt whose fence holds. It ignores lines that would leave a gap after the stored
-// ones. The answer has the number of the last stored line; the client must send the lines after it again.
+// ones. The answer has the number of the last stored line; the client must send the lines after it again. Secrets of
+// the job are removed, because a worker's function may print what it was given.
 func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence,
 	lines []protocol.LogLine) (answer protocol.LogsAnswer, err error) {
+	if lines, err = l.redacted(ctx, c, f, lines); err != nil {
+		return answer, err
+	}
 	err = l.Dispatcher.InAttempt(ctx, c, f, func(ctx context.Context, tx pgx.Tx) error {
 		answer, err = l.store(ctx, tx, c.OrgID, f.TaskID, f.Attempt, lines)
 		return err
 	})
 	return answer, err
+}
+
+// redacted returns the lines without the secrets of the attempt's job.
+func (l *Logs) redacted(
+	ctx context.Context, c authz.Capability, f protocol.Fence, lines []protocol.LogLine,
+) ([]protocol.LogLine, error) {
+	of := attemptOf{f.TaskID, f.Attempt}
+	if _, bare := l.bare.Get(of); bare || len(lines) == 0 {
+		return lines, nil
+	}
+	redactor, err := l.Dispatcher.RedactorFor(ctx, c, f)
+	if err != nil {
+		return nil, err
+	}
+	if redactor == nil {
+		l.bare.Put(of, true)
+		return lines, nil
+	}
+
+	clean := slices.Clone(lines)
+	for i := range clean {
+		clean[i].Text = redactor.Redact(clean[i].Text)
+	}
+	return clean, nil
 }
 
 // store adds lines after the stored ones. No two calls for the same attempt may run at the same time.

@@ -340,6 +340,41 @@ func TestSecretsAndTheAssignmentAreTheAttempts(t *testing.T) {
 	require.Equal(t, []string{"SMTP"}, task.Secrets)
 }
 
+// A function that got a secret may print it. It is removed from logs and errors, also when the secret was set again or
+// its binding removed meanwhile.
+func TestSecretsAreRemovedFromWhatFunctionsSay(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	admin := authz.Caller{OrgID: s.Org.ID, OrgSlug: s.Org.Slug, Actor: "user:admin", Role: authz.RoleAdmin}
+	claim := claimed(t, s, "mail", "")
+	say := func(path, body string) {
+		body1, header := fenced(body, claim.Fence(), workerapitest.AsTask(claim))
+		status, text := s.Send(t, "POST", path, body1, header)
+		require.Equal(t, http.StatusOK, status, "%s", text)
+	}
+	logged := func(seq int, text string) {
+		say("/v1/task/logs", `{%s, "lines": [`+fmt.Sprintf(`{"seq": %d, "at": "2026-01-02T03:04:05Z", "text": %q}`,
+			seq, text)+`]}`)
+	}
+
+	logged(1, "signed in with hunter22")
+	_, err := s.Vault.SetSecret(t.Context(), admin, "SMTP", "hunter33")
+	require.NoError(t, err)
+	logged(2, "signed in with aHVudGVyMjI= and hunter33")
+	_, err = s.Vault.BindSecret(t.Context(), admin, "SMTP", authz.Binding{RemoveJobs: []string{"work/mail"}})
+	require.NoError(t, err)
+	logged(3, "signed out of %%68unter22")
+	say("/v1/task/complete", `{%s, "status": "Failed", "error": {"message": "no hunter22 here"}}`)
+
+	var lines, failure string
+	require.NoError(t, s.Pool.QueryRow(t.Context(),
+		`SELECT string_agg(text, '; ' ORDER BY seq) FROM task_logs`).Scan(&lines))
+	require.Equal(t, "signed in with [secret]; signed in with [secret] and [secret]; signed out of [secret]", lines)
+	require.NoError(t, s.Pool.QueryRow(t.Context(), `SELECT error_message FROM tasks WHERE id = $1`, claim.Task.TaskID).
+		Scan(&failure))
+	require.Equal(t, "no [secret] here", failure)
+}
+
 func TestRowsAreUploadedCommittedAndRead(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -147,6 +147,25 @@ func TestADeadTaskIsTold(t *testing.T) {
 	require.True(t, settled)
 }
 
+// A notice is signed with the newest value alone, and neither value is deleted while a DAG notifies with it.
+func TestANoticeIsSignedWithTheNewestValue(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	r := newReceiver(t, w)
+	_, err := w.Vault.SetSecret(t.Context(), w.Caller, "HOOK", r.URL+"/old#another-key")
+	require.NoError(t, err)
+	_, err = w.Vault.ReplaceSecret(t.Context(), w.Caller, "HOOK", r.URL+"/notices#thekey", time.Hour)
+	require.NoError(t, err)
+	w.Serve(noticedDAG)
+	die(w)
+	sendNotices(w, local(w), time.Now())
+	got, _ := r.notices()
+	require.Len(t, got, 1, "the receiver has checked the signature")
+
+	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "HOOK")
+	require.ErrorContains(t, err, "secret HOOK is used by shop")
+}
+
 func TestReceiversThatMisbehave(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -136,7 +136,8 @@ func (src *Sources) findHook(ctx context.Context, org, path string) (h hookRow, 
 	return h, nil
 }
 
-// authenticate checks that a delivery was signed recently with the source's secret. It only logs the reason of a
+// authenticate checks that a delivery was signed recently with the source's secret, or the one before while they
+// overlap. It only logs the reason of a
 // refusal: the sender may be anybody.
 func (src *Sources) authenticate(ctx context.Context, job *registry.Job, in Delivery, now time.Time) error {
 	name := job.Def.Source.Secret
@@ -151,12 +152,13 @@ func (src *Sources) authenticate(ctx context.Context, job *registry.Job, in Deli
 	case err != nil:
 		reason = err.Error()
 	default:
-		reason = CheckSignature(values[name].Reveal(), in, now)
+		for _, key := range values[name].Accepted() {
+			if reason = CheckSignature(key, in, now); reason == "" {
+				return nil
+			}
+		}
 	}
 
-	if reason == "" {
-		return nil
-	}
 	src.log.Warn("webhook delivery refused", "org", job.OrgSlug, "dag", job.DAG, "job", job.Name, "reason", reason)
 	return noSuchHook()
 }

@@ -138,6 +138,37 @@ func TestAStrangerLearnsNothing(t *testing.T) {
 	require.Equal(t, answers[0], err.Error())
 }
 
+// While two values of a secret overlap, senders that have not changed yet are let in.
+func TestSignaturesByTheValueBefore(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Secret("ORDERS", "hunter22", dispatchertest.BoundTo("shop/orders"))
+	w.Serve(dispatchertest.HookDAG)
+	n, now := 0, time.Now()
+	deliver := func(key string) error {
+		n++
+		_, err := w.D.Sources.AcceptHook(t.Context(), dispatchertest.Signed(key, fmt.Sprint("msg-", n), now, `{}`), now)
+		return err
+	}
+	replace := func(value string, overlap time.Duration) {
+		_, err := w.Vault.ReplaceSecret(t.Context(), w.Caller, "ORDERS", value, overlap)
+		require.NoError(t, err)
+	}
+
+	replace("hunter33", time.Hour)
+	require.NoError(t, deliver("hunter22"))
+	require.NoError(t, deliver("hunter33"))
+	require.True(t, fault.Is(deliver("hunter44"), fault.NotFound))
+	replace("hunter44", time.Hour)
+	require.NoError(t, deliver("hunter33"))
+	require.True(t, fault.Is(deliver("hunter22"), fault.NotFound), "only the latest one before counts")
+	w.Exec(`UPDATE secrets SET previous_until = now() - interval '1 second'`)
+	require.True(t, fault.Is(deliver("hunter33"), fault.NotFound), "the overlap is over")
+	replace("hunter55", 0)
+	require.NoError(t, deliver("hunter55"))
+	require.True(t, fault.Is(deliver("hunter44"), fault.NotFound), "it ended at once")
+}
+
 func TestASecretInUseIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)
@@ -147,6 +178,10 @@ func TestASecretInUseIsNotDeleted(t *testing.T) {
 	err := w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS")
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "secret ORDERS is used by shop/orders")
+	_, err = w.Vault.ReplaceSecret(t.Context(), w.Caller, "ORDERS", "hunter33", time.Hour)
+	require.NoError(t, err)
+	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS")
+	require.True(t, fault.Is(err, fault.Conflict), "nor while a value before counts: %v", err)
 	_, err = w.D.Sources.AcceptHook(t.Context(),
 		dispatchertest.Signed("hunter22", "msg-1", time.Now(), `{"a": 1}`), time.Now())
 	require.NoError(t, err)

@@ -32,6 +32,9 @@ type Value struct {
 	program bool   // an admin lets the job's program have it
 	grant   string // what an admin would have to grant for that; empty: the job
 	another bool   // another program of the job may have it
+
+	previous string // the text before this one; empty: none
+	overlaps bool   // others may still sign with the previous text
 }
 
 // New returns a value. ValidHost must accept the hosts.
@@ -57,6 +60,20 @@ func (Value) MarshalText() ([]byte, error) { return []byte(mask), nil }
 
 // Reveal returns the text, for a use that sends it nowhere, such as the key of a signature.
 func (v Value) Reveal() string { return v.text }
+
+// After returns the value as one that had another text before. overlaps tells whether others may still sign with that.
+func (v Value) After(previous string, overlaps bool) Value {
+	v.previous, v.overlaps = previous, overlaps
+	return v
+}
+
+// Accepted returns the texts that others may sign with: that of Reveal, and the one before while they overlap.
+func (v Value) Accepted() []string {
+	if v.overlaps {
+		return []string{v.text, v.previous}
+	}
+	return []string{v.text}
+}
 
 // Hosts returns the hosts to which the value may go.
 func (v Value) Hosts() []string { return slices.Clone(v.hosts) }
@@ -128,24 +145,4 @@ func ValidHost(host string) error {
 	}
 	return fault.New(fault.Invalid, "%q is not a host", host).
 		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or *")
-}
-
-// shortest is the length of the shortest value that Redact looks for. Shorter ones occur in texts by accident.
-const shortest = 4
-
-// Redact removes the values from a text such as a program's error output.
-func Redact(text string, values map[string]Value) string {
-	var all []string
-	for _, v := range values {
-		all = append(all, v.text)
-		all = append(all, strings.Fields(v.text)...) // parts that are printed line by line, or word by word
-	}
-	// The longest first, or the end of one that begins with another would remain.
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
-	for _, v := range all {
-		if len(v) >= shortest {
-			text = strings.ReplaceAll(text, v, mask)
-		}
-	}
-	return text
 }

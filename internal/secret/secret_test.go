@@ -77,10 +77,3 @@ func TestHostsOfAValue(t *testing.T) {
 		require.Error(t, ValidHost(bad), bad)
 	}
 }
-
-func TestRedact(t *testing.T) {
-	t.Parallel()
-	values := map[string]Value{"a": New("a", "hunter2", nil), "b": New("b", "hunter2-longer", nil),
-		"c": New("c", "abc", nil), "d": New("d", "first\nsecond", nil)}
-	require.Equal(t, "[secret] and [secret], abc: [secret]", Redact("hunter2-longer and hunter2, abc: second", values))
-}

@@ -212,6 +212,31 @@ type redacting struct {
 }
 
 func (h redacting) Handle(ctx context.Context, r slog.Record) error {
-	r.Message = h.redact(r.Message)
-	return h.Handler.Handle(ctx, r)
+	clean := slog.NewRecord(r.Time, r.Level, h.redact(r.Message), r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		clean.AddAttrs(h.clean(a))
+		return true
+	})
+	return h.Handler.Handle(ctx, clean)
+}
+
+func (h redacting) WithAttrs(attrs []slog.Attr) slog.Handler {
+	clean := make([]slog.Attr, len(attrs))
+	for i, a := range attrs {
+		clean[i] = h.clean(a)
+	}
+	return redacting{h.Handler.WithAttrs(clean), h.redact}
+}
+
+func (h redacting) WithGroup(name string) slog.Handler {
+	return redacting{h.Handler.WithGroup(name), h.redact}
+}
+
+// clean returns an attribute as it is, or as text if that shows a secret.
+func (h redacting) clean(a slog.Attr) slog.Attr {
+	text := a.Value.Resolve().String()
+	if clean := h.redact(text); clean != text {
+		return slog.String(a.Key, clean)
+	}
+	return a
 }

@@ -21,7 +21,7 @@ func AdminCommand(c *cli.CLI) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(bootstrapCommand(c), adminCreateTokenCommand(c), createWorkerTokenCommand(c),
-		adminRevokeTokenCommand(c), adminQuotasCommand(c), adminLinkCommand(c))
+		adminRevokeTokenCommand(c), adminQuotasCommand(c), adminLinkCommand(c), adminRotateSecretsCommand(c))
 	return cmd
 }
 

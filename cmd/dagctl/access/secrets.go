@@ -31,14 +31,21 @@ the secret to the jobs that may use it and to the hosts that requests may send i
 }
 
 func secretsSetCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
+	var overlap time.Duration
+	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Set a secret's value, from standard input or a prompt",
 		Long: `Reads the value from standard input, or asks for it on a terminal without showing it. The value is never
-an argument, because other processes see arguments and shells keep them. One line break at its end is removed.`,
-		Example: "  dagctl secrets set api_key < key.txt\n  openssl rand -hex 32 | dagctl secrets set hook_key",
-		Args:    cobra.ExactArgs(1),
+an argument, because other processes see arguments and shells keep them. One line break at its end is removed. With
+--overlap, deliveries to webhooks may still be signed with the value before for so long; everything else gets the new
+one at once. The value before ends when the secret is set again.`,
+		Example: "  dagctl secrets set api_key < key.txt\n" +
+			"  openssl rand -hex 32 | dagctl secrets set hook_key --overlap 24h",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if overlap%time.Second != 0 {
+				return fault.New(fault.Invalid, "--overlap %s is no whole number of seconds", overlap)
+			}
 			value, err := readSecret(c, args[0])
 			if err != nil {
 				return err
@@ -47,14 +54,18 @@ an argument, because other processes see arguments and shells keep them. One lin
 			if err != nil {
 				return err
 			}
+			body := authz.SetSecretRequest{Value: value, OverlapSeconds: int64(overlap / time.Second)}
 			var s authz.Secret
-			if err := api.Put(cmd.Context(), secretPath(args[0]),
-				authz.SetSecretRequest{Value: value}, &s); err != nil {
+			if err := api.Put(cmd.Context(), secretPath(args[0]), body, &s); err != nil {
 				return err
 			}
 
 			return c.Print(s, func(io.Writer) {
 				fmt.Fprintf(c.Err, "Secret %s is set.\n", s.Name)
+				if s.PreviousUntil != nil {
+					fmt.Fprintf(c.Err, "The value before counts until %s.\n",
+						s.PreviousUntil.UTC().Format(time.RFC3339))
+				}
 				if len(s.Jobs) == 0 {
 					fmt.Fprintf(c.Err, "No job may use it yet: `dagctl secrets bind %s --job DAG/JOB --host HOST`.\n",
 						s.Name)
@@ -62,6 +73,10 @@ an argument, because other processes see arguments and shells keep them. One lin
 			})
 		},
 	}
+
+	cmd.Flags().DurationVar(&overlap, "overlap", 0,
+		"for how long others may still sign with the value before, up to 720h")
+	return cmd
 }
 
 func secretPath(name string) string { return "/v1/secrets/" + url.PathEscape(name) }
@@ -169,13 +184,26 @@ func secretsListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
-	now := time.Now()
-	t := cli.Table{Style: c.Style(c.Out), Header: []string{"NAME", "JOBS", "HOSTS", "PROGRAMS", "SET"}}
+	now, old := time.Now(), 0
+	t := cli.Table{Style: c.Style(c.Out),
+		Header: []string{"NAME", "JOBS", "HOSTS", "PROGRAMS", "SET", "PREVIOUS UNTIL"}}
 	for _, s := range secrets {
+		previous := ""
+		if s.PreviousUntil != nil {
+			previous = s.PreviousUntil.UTC().Format(time.RFC3339)
+		}
+		if s.OldKey {
+			old++
+		}
 		t.Add(s.Name, strings.Join(s.Jobs, ","), strings.Join(s.Hosts, ","),
-			strings.Join(s.Programs, ","), cli.Ago(&s.UpdatedAt, now))
+			strings.Join(s.Programs, ","), cli.Ago(&s.UpdatedAt, now), previous)
 	}
+
 	t.Write(w)
+	if old > 0 {
+		fmt.Fprintf(c.Err, "Encrypted with an old key: %s. `dagctl admin rotate-secrets` changes that.\n",
+			cli.Count(old, "secret"))
+	}
 }
 
 func secretsDeleteCommand(c *cli.CLI) *cobra.Command {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -261,22 +260,9 @@ func (cfg *Config) Load(path string, getenv func(string) string) error {
 	if err := cfg.applyEnvironment(getenv); err != nil {
 		return err
 	}
-	return cfg.readSecretKeys(getenv("DAGCTL_SECRETS_KEY"))
-}
-
-// readSecretKeys sets the keys that secrets are encrypted with: from the environment, separated by commas, or else from
-// the key file. The newest key comes first; the others still decrypt what they encrypted.
-func (cfg *Config) readSecretKeys(env string) error {
-	text := strings.ReplaceAll(env, ",", "\n")
-	if text == "" && cfg.Secrets.KeyFile != "" {
-		file, err := os.ReadFile(cfg.Secrets.KeyFile)
-		if err != nil {
-			return fault.New(fault.NotFound, "secrets.key_file: %w", err)
-		}
-		text = string(file)
-	}
-	cfg.SecretKeys = strings.Fields(text)
-	return nil
+	var err error
+	cfg.SecretKeys, err = authz.VaultKeys(getenv("DAGCTL_SECRETS_KEY"), cfg.Secrets.KeyFile)
+	return err
 }
 
 // applyEnvironment sets the fields that differ from machine to machine from DAGCTL_* variables.

@@ -56,7 +56,8 @@ what fails.`,
 			}
 			address, err := c.DatabaseURL(databaseURL)
 			if err == nil {
-				findings = append(findings, checkDatabase(cmd.Context(), address, requestsURL(c, config))...)
+				cfg := configOr(c, config)
+				findings = append(findings, checkDatabase(cmd.Context(), address, cfg)...)
 			}
 			if config != "" {
 				findings = append(findings, checkConfig(cmd.Context(), c, config, address)...)
@@ -163,17 +164,17 @@ func checkServer(ctx context.Context, c *cli.CLI) finding {
 	}
 }
 
-// requestsURL returns by what requests log in, according to the environment or else a server's config.
-func requestsURL(c *cli.CLI, config string) string {
-	cfg, err := loadConfig(config, c.Getenv)
+// configOr returns the config of a server, or as much of it as the environment has where it cannot be read.
+func configOr(c *cli.CLI, path string) Config {
+	cfg, err := loadConfig(path, c.Getenv)
 	if err != nil { // which checkConfig reports
-		return c.Getenv("DAGCTL_REQUESTS_DATABASE_URL")
+		cfg = Config{RequestsDatabaseURL: c.Getenv("DAGCTL_REQUESTS_DATABASE_URL")}
 	}
-	return cfg.RequestsDatabaseURL
+	return cfg
 }
 
 // checkDatabase checks that the database answers, that its schema is up to date, and that requests can use it.
-func checkDatabase(ctx context.Context, address, requestsURL string) []finding {
+func checkDatabase(ctx context.Context, address string, cfg Config) []finding {
 	pool, err := pg.Open(ctx, address, pg.WithMaxConns(2))
 	if err != nil {
 		return []finding{failed("database", err)}
@@ -183,7 +184,8 @@ func checkDatabase(ctx context.Context, address, requestsURL string) []finding {
 	if !schema.OK {
 		return []finding{schema}
 	}
-	return []finding{schema, checkRequests(ctx, pool, address, requestsURL), checkBackground(ctx, pool)}
+	return []finding{schema, checkRequests(ctx, pool, address, cfg.RequestsDatabaseURL), checkBackground(ctx, pool),
+		checkSecretKeys(ctx, pool, cfg.SecretKeys)}
 }
 
 // checkBackground checks that no background work fails.

@@ -212,15 +212,15 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 			return status == http.StatusServiceUnavailable && strings.Contains(text, c.says) &&
 				strings.Contains(text, "dagctl migrate"), fmt.Errorf("%s: %d %s", c.spoil, status, text)
 		})
-		found := checkDatabase(t.Context(), database.URL(), "")
-		require.Len(t, found, 3)
+		found := checkDatabase(t.Context(), database.URL(), Config{})
+		require.Len(t, found, 4)
 		require.False(t, found[1].OK)
 		require.Contains(t, found[1].Detail, c.says)
 		require.Contains(t, found[1].Hint, "dagctl migrate")
 
 		require.NoError(t, migrations.Up(t.Context(), database.URL()))
 		waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
-		found = checkDatabase(t.Context(), database.URL(), "")
+		found = checkDatabase(t.Context(), database.URL(), Config{})
 		require.True(t, found[1].OK, "%v", found)
 		stop()
 		require.NoError(t, <-ended)

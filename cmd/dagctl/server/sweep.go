@@ -11,7 +11,8 @@ import (
 // sweepEvery is how often a server looks for folders of processes that were killed.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes the folders of tasks, engines and calls whose servers were killed, until ctx ends.
+// sweep removes the folders of tasks, engines and calls whose servers were killed, and values of secrets that count no
+// more, until ctx ends.
 func (a *App) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -21,6 +22,9 @@ func (a *App) sweep(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 			a.sweepFolders()
+			if err := a.vault.ForgetPrevious(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("previous values of secrets stay", "error", err)
+			}
 		}
 	}
 }
