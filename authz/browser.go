@@ -93,6 +93,11 @@ func csrfToken(session string) string {
 func (api *API) onlyKnownHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !api.knowsHost(r) {
+			if strings.HasPrefix(r.URL.Path, "/v1/") && api.dev == nil {
+				api.rest.WriteError(w, r, fault.New(fault.Forbidden, "this server answers only at %s, not at %s",
+					strings.Join(api.addresses(), ", "), r.Host))
+				return
+			}
 			http.Error(w, "403 Forbidden\n\nThis server answers only at "+strings.Join(api.addresses(), ", "),
 				http.StatusForbidden)
 			return

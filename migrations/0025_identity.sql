@@ -6,11 +6,13 @@ ALTER TABLE users ALTER COLUMN external_id DROP NOT NULL;
 ALTER TABLE users ALTER COLUMN role DROP NOT NULL;
 ALTER TABLE users ADD COLUMN grants TEXT[] NOT NULL DEFAULT '{}';
 ALTER TABLE users ADD COLUMN created_by TEXT NOT NULL DEFAULT 'system';
+-- Trust rules that matched the last sign-in; those that still exist count.
+ALTER TABLE users ADD COLUMN rules UUID[] NOT NULL DEFAULT '{}';
 ALTER TABLE users ADD COLUMN invited_until TIMESTAMPTZ; -- NULL: for good
 ALTER TABLE users ADD COLUMN last_seen_at TIMESTAMPTZ;
-CREATE UNIQUE INDEX idx_users_invited ON users (org_id, issuer, lower(email)) WHERE external_id IS NULL;
+CREATE UNIQUE INDEX idx_users_invited ON users (org_id, issuer, lower(email COLLATE "C")) WHERE external_id IS NULL;
 CREATE INDEX idx_users_subject ON users (issuer, external_id);
-CREATE INDEX idx_users_email ON users (issuer, lower(email)) WHERE external_id IS NULL;
+CREATE INDEX idx_users_email ON users (issuer, lower(email COLLATE "C")) WHERE external_id IS NULL;
 
 -- What an org gives whoever an issuer vouches for: to people when they sign in, or to the tokens of pipelines.
 CREATE TABLE trust_rules (
@@ -37,7 +39,6 @@ CREATE TABLE sessions (
     user_id      UUID NOT NULL,
     kind         TEXT NOT NULL CHECK (kind IN ('browser', 'cli')),
     hash         BYTEA NOT NULL UNIQUE, -- SHA-256 of the secret in the cookie or the command line's file
-    rules        UUID[] NOT NULL DEFAULT '{}', -- trust rules that matched the sign-in; those that still exist count
     client       TEXT NOT NULL DEFAULT '', -- the browser or machine, as it calls itself
     created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
     last_used_at TIMESTAMPTZ NOT NULL DEFAULT now(),

@@ -57,36 +57,71 @@ type place struct {
 	invited  bool      // the user waits for the first sign-in
 	disabled bool
 	member   bool // the user has a role of its own, whatever rules say
+	seen     bool // the person has been there
 	rules    []uuid.UUID
 }
 
-// admitted returns the places of a person, the one used last first, and makes a user in each. Who may be nowhere gets a
-// Forbidden fault.
-func (id *Identity) admitted(ctx context.Context, tx pgx.Tx, p person) ([]place, error) {
+// places are where a person may be, the one used last first.
+type places struct {
+	open     []place
+	disabled bool // the person is disabled in an org
+}
+
+// admitted returns the places of a person. Who may be nowhere gets a Forbidden fault.
+func admitted(ctx context.Context, tx pgx.Tx, p person) (places, error) {
 	all, err := findPlaces(ctx, tx, p)
 	if err != nil {
-		return nil, err
+		return places{}, err
 	}
-	disabled := slices.ContainsFunc(all, func(at place) bool { return at.disabled })
-	all = slices.DeleteFunc(all, func(at place) bool {
+	found := places{disabled: slices.ContainsFunc(all, func(at place) bool { return at.disabled })}
+	found.open = slices.DeleteFunc(all, func(at place) bool {
 		return at.disabled || !at.member && len(at.rules) == 0 ||
 			len(p.orgs) > 0 && !slices.Contains(p.orgs, at.org.Slug)
 	})
-	switch {
-	case len(all) == 0 && disabled:
-		return nil, fault.New(fault.Forbidden, "your user is disabled").WithHint("ask an admin of your org")
-	case len(all) == 0:
-		return nil, fault.New(fault.Forbidden, "no org of this server has invited %s, nor a rule that admits you",
-			p.who()).
-			WithHint("ask an admin of your org: `dagctl users invite`, or `dagctl trust add` for a whole group")
-	}
 
-	for i := range all {
-		if err := all[i].settle(ctx, tx, p); err != nil {
-			return nil, err
+	switch {
+	case len(found.open) > 0:
+		return found, nil
+	case found.disabled:
+		return places{}, fault.New(fault.Forbidden, "your user is disabled").WithHint("ask an admin of your org")
+	}
+	return places{}, fault.New(fault.Forbidden, "no org of this server has invited %s, nor a rule that admits you, "+
+		"or the invitation has lapsed", p.who()).
+		WithHint("ask an admin of your org: `dagctl users invite`, or `dagctl trust add` for a whole group")
+}
+
+// choose returns the place that a person wants to be in: the one of an org that is named, or else the one used last, or
+// the only one. Otherwise the person is asked, and ok is false: no org gets anybody by inviting whom another has.
+func (all places) choose(slug string) (at place, ok bool, err error) {
+	if slug == "" {
+		at = all.open[0]
+		return at, !all.disabled && (at.seen || len(all.open) == 1), nil
+	}
+	i := slices.IndexFunc(all.open, func(at place) bool { return at.org.Slug == slug })
+	if i < 0 {
+		return place{}, false, fault.New(fault.Forbidden, "you are not in the org %s", slug).
+			WithHint("leave out the org, or ask one of its admins")
+	}
+	return all.open[i], true, nil
+}
+
+// learn notes which rules match a person now, in every org that has the person as a user: what the others gave is taken
+// away, also from sessions that there are.
+func learn(ctx context.Context, tx pgx.Tx, p person) error {
+	all, err := findPlaces(ctx, tx, p)
+	if err != nil {
+		return err
+	}
+	for _, at := range all {
+		if at.user == uuid.Nil || at.invited {
+			continue
+		}
+		_, err := tx.Exec(ctx, `UPDATE users SET rules = coalesce($2::uuid[], '{}') WHERE id = $1`, at.user, at.rules)
+		if err != nil {
+			return fmt.Errorf("note the rules of a user: %w", err)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // who names a person for the person.
@@ -104,7 +139,7 @@ func findPlaces(ctx context.Context, tx pgx.Tx, p person) ([]place, error) {
 			u.role IS NOT NULL, coalesce(u.last_seen_at, 'epoch'::timestamptz)
 		FROM users u JOIN orgs o ON o.id = u.org_id
 		WHERE u.issuer = $1 AND (u.external_id = $2
-			OR u.external_id IS NULL AND $3 <> '' AND lower(u.email) = $3
+			OR u.external_id IS NULL AND $3 <> '' AND lower(u.email COLLATE "C") = $3
 			   AND (u.invited_until IS NULL OR u.invited_until > now()))
 		ORDER BY u.org_id, u.external_id IS NULL`, p.issuer, p.subject, p.email)
 	if err != nil {
@@ -116,6 +151,7 @@ func findPlaces(ctx context.Context, tx pgx.Tx, p person) ([]place, error) {
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (u used, err error) {
 		err = row.Scan(&u.org.ID, &u.org.Slug, &u.org.Name, &u.user, &u.invited, &u.disabled, &u.member, &u.at)
+		u.seen = u.at.Unix() > 0
 		return u, err
 	})
 	if err != nil {
@@ -171,10 +207,10 @@ func addRules(ctx context.Context, tx pgx.Tx, p person, all []place) ([]place, e
 func (at *place) settle(ctx context.Context, tx pgx.Tx, p person) error {
 	if at.user == uuid.Nil {
 		err := tx.QueryRow(ctx, `
-			INSERT INTO users (org_id, issuer, external_id, email, display_name, role, created_by)
-			VALUES ($1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), NULL, 'system')
+			INSERT INTO users (org_id, issuer, external_id, email, display_name, role, created_by, rules)
+			VALUES ($1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), NULL, 'system', $6)
 			ON CONFLICT (org_id, issuer, external_id) DO UPDATE SET email = EXCLUDED.email
-			RETURNING id`, at.org.ID, p.issuer, p.subject, p.email, p.name).Scan(&at.user)
+			RETURNING id`, at.org.ID, p.issuer, p.subject, p.email, p.name, at.rules).Scan(&at.user)
 		if err != nil {
 			return fmt.Errorf("provision user: %w", err)
 		}
@@ -186,9 +222,9 @@ func (at *place) settle(ctx context.Context, tx pgx.Tx, p person) error {
 	// An e-mail address that the provider vouches for replaces the one that an admin wrote.
 	tag, err := tx.Exec(ctx, `
 		UPDATE users SET external_id = $3, invited_until = NULL, email = coalesce(NULLIF($4, ''), email),
-			display_name = coalesce(NULLIF($5, ''), display_name)
+			display_name = coalesce(NULLIF($5, ''), display_name), rules = coalesce($6::uuid[], '{}')
 		WHERE id = $1 AND org_id = $2 AND disabled_at IS NULL AND (external_id = $3 OR external_id IS NULL)`,
-		at.user, at.org.ID, p.subject, p.email, p.name)
+		at.user, at.org.ID, p.subject, p.email, p.name, at.rules)
 	if err != nil {
 		return fmt.Errorf("update user: %w", err)
 	}
@@ -205,19 +241,6 @@ func (at *place) settle(ctx context.Context, tx pgx.Tx, p person) error {
 
 // userOf returns how a user is written as an actor, and as an object of the audit log.
 func userOf(id uuid.UUID) string { return "user:" + id.String() }
-
-// choose returns the place in an org, or the first if no org is named.
-func choose(all []place, slug string) (place, error) {
-	if slug == "" {
-		return all[0], nil
-	}
-	i := slices.IndexFunc(all, func(at place) bool { return at.org.Slug == slug })
-	if i < 0 {
-		return place{}, fault.New(fault.Forbidden, "you are not in the org %s", slug).
-			WithHint("leave out the org, or ask one of its admins")
-	}
-	return all[i], nil
-}
 
 // errNoRows reports whether a query found nothing.
 func errNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

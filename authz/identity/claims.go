@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -26,9 +27,20 @@ func (c Claims) text(name string) string {
 func (c Claims) email(trusted bool) string {
 	verified, said := c["email_verified"]
 	if verified == true || verified == "true" || trusted && !said {
-		return strings.ToLower(c.text("email"))
+		return lowerASCII(c.text("email"))
 	}
 	return ""
+}
+
+// lowerASCII returns a text with its Latin capitals in lower case, and nothing else changed: to fold other letters
+// would make one address of two.
+func lowerASCII(text string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, text)
 }
 
 // values returns the texts of a claim: of each element if it is a list. Numbers and truth values count as their JSON.
@@ -97,6 +109,9 @@ func (c Conditions) nameGroups() bool {
 		!slices.ContainsFunc(c[claimGroup], func(name string) bool { return strings.Contains(name, "*") })
 }
 
+// constant are claims that tell nobody from anybody else.
+var constant = []string{"iss", "aud", "azp", "exp", "nbf", "iat", "jti", "nonce", "email_verified", "typ", "auth_time"}
+
 // Limits of conditions.
 const (
 	maxConditions = 20
@@ -116,6 +131,12 @@ func (c Conditions) check() (problems []fault.Problem) {
 		add("a rule has at most %d claims", maxConditions)
 	}
 
+	if len(c) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(c)), func(name string) bool {
+		return !slices.Contains(constant, name)
+	}) {
+		add("a rule needs a claim beside %s: every token of the issuer has these", strings.Join(constant, ", "))
+	}
+
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		if name == "" || len(name) > maxPattern {
 			add("%q is not the name of a claim", name)
@@ -127,7 +148,7 @@ func (c Conditions) check() (problems []fault.Problem) {
 			switch {
 			case pattern == "" || len(pattern) > maxPattern || !utf8.ValidString(pattern):
 				add("%s: %q is not a pattern: use up to %d bytes", name, pattern, maxPattern)
-			case strings.Trim(pattern, "*") == "":
+			case !strings.ContainsFunc(pattern, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }):
 				add("%s: %q says nothing: any value fits it", name, pattern)
 			}
 		}

@@ -163,10 +163,10 @@ func (id *Identity) redeemIn(ctx context.Context, tx pgx.Tx, code, verifier stri
 // placeOf returns the place of a browser's session, which must still be good.
 func placeOf(ctx context.Context, tx pgx.Tx, session uuid.UUID) (at place, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT o.id, o.slug, u.id, s.rules
+		SELECT o.id, o.slug, u.id
 		FROM sessions s JOIN users u ON u.id = s.user_id JOIN orgs o ON o.id = s.org_id
 		WHERE s.id = $1 AND s.revoked_at IS NULL AND s.expires_at > now() AND u.disabled_at IS NULL`, session).
-		Scan(&at.org.ID, &at.org.Slug, &at.user, &at.rules)
+		Scan(&at.org.ID, &at.org.Slug, &at.user)
 	if errNoRows(err) {
 		return place{}, over()
 	}
@@ -287,5 +287,6 @@ func (id *Identity) approveDevice(w http.ResponseWriter, r *http.Request, caller
 			short(r.PostFormValue("code"))).
 			WithHint("look again at what `dagctl login --device` says, or run it again")
 	}
-	return id.render(w, caller, "device_done.html", "Signed in", map[string]any{"Denied": deny})
+	return id.render(w, caller, "device_done.html", map[bool]string{true: "Refused", false: "Signed in"}[deny],
+		map[string]any{"Denied": deny})
 }

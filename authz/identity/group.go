@@ -205,7 +205,8 @@ func (c GroupChange) write(ctx context.Context, tx pgx.Tx, p authz.Provisioner, 
 	}
 
 	_, err := tx.Exec(ctx, `
-		UPDATE scim_groups SET display_name = $3, external_id = NULLIF($4, ''), version = version + 1, updated_at = now()
+		UPDATE scim_groups SET display_name = $3, external_id = NULLIF($4, ''), version = version + 1,
+			updated_at = now()
 		WHERE org_id = $1 AND id = $2`, p.OrgID, before.ID, after.Name, after.ExternalID)
 	if err != nil {
 		return Group{}, err

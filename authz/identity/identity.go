@@ -74,7 +74,7 @@ func New(c Config) (*Identity, error) {
 		c.Ends = DefaultEnds
 	}
 
-	c.BaseURL = strings.TrimRight(c.BaseURL, "/")
+	c.BaseURL = Canonical(c.BaseURL)
 	base, err := url.Parse(c.BaseURL)
 	if err != nil {
 		return nil, err
@@ -87,6 +87,22 @@ func New(c Config) (*Identity, error) {
 		id.providers[p.Name] = newProvider(p, c.BaseURL)
 	}
 	return id, nil
+}
+
+// Canonical returns an address as browsers write it: with its host in lower case, without the port that its scheme has
+// anyway and without a slash at the end.
+func Canonical(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return strings.TrimRight(address, "/")
+	}
+	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+	for scheme, port := range map[string]string{"https": ":443", "http": ":80"} {
+		if u.Scheme == scheme {
+			u.Host = strings.TrimSuffix(u.Host, port)
+		}
+	}
+	return strings.TrimRight(u.String(), "/")
 }
 
 // Authenticators returns what recognises the credentials of this package.

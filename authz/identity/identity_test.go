@@ -58,7 +58,8 @@ func newWorld(t *testing.T, providers map[string]*testoidc.Provider, change ...f
 	cfg := identity.Config{Owner: w.owner, Requests: w.requests, BaseURL: w.url, Dialer: dialer, Frame: web.Frame,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for name, p := range providers {
-		p.SetClient(testoidc.Client{ID: "dagctl", Secret: "s3cret", RedirectURIs: []string{w.url + "/signin/callback"}})
+		p.SetClient(testoidc.Client{ID: "dagctl", Secret: "s3cret",
+			RedirectURIs: []string{w.url + "/signin/callback/" + name}})
 		cfg.Providers = append(cfg.Providers, identity.Provider{Name: name, Issuer: p.Issuer, ClientID: "dagctl",
 			ClientSecret: "s3cret", Scopes: []string{"openid", "email", "profile", "groups"}})
 	}

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
@@ -26,40 +28,80 @@ type issuer struct {
 	name   string // exactly as its tokens have it
 	client *http.Client
 
-	mu    sync.Mutex
-	found *oidc.Provider
-	keys  *keySet
-	tried time.Time // when it did not answer last
+	mu     sync.Mutex
+	found  *oidc.Provider
+	keys   *keySet
+	as     time.Time // when the issuer said so; zero: it is to be asked again
+	tried  time.Time // when it was asked last
+	asking bool
 }
 
-// askAgain is how long an issuer is not asked again: for its addresses after it did not answer, for its keys in any
-// case. So a flood of tokens that nobody signed is no flood for the issuer.
-const askAgain = 2 * time.Second
+// askAgain is how long an issuer is not asked again, so that a flood of tokens that nobody signed is no flood for it,
+// and metadataFor how long what it says of its addresses is used without asking again.
+const (
+	askAgain    = 2 * time.Second
+	metadataFor = 10 * time.Minute
+)
 
-// discover returns the issuer's addresses and keys.
+// discover returns the issuer's addresses and keys. Nobody waits for one that has said them before.
 func (i *issuer) discover(ctx context.Context) (*oidc.Provider, *keySet, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.found != nil {
+	soon := time.Since(i.tried) < askAgain
+	switch {
+	case i.found != nil && !soon && !i.asking && time.Since(i.as) > metadataFor:
+		i.asking = true
+		go i.refresh(context.WithoutCancel(ctx))
+		fallthrough
+	case i.found != nil:
 		return i.found, i.keys, nil
-	}
-	if time.Since(i.tried) < askAgain {
+	case soon:
 		return nil, nil, i.away(errors.New("it did not a moment ago"))
 	}
 
 	i.tried = time.Now()
-	found, err := oidc.NewProvider(oidc.ClientContext(ctx, i.client), i.name)
+	found, keys, err := i.ask(ctx)
 	if err != nil {
 		return nil, nil, i.away(err)
+	}
+	i.found, i.keys, i.as = found, &keySet{client: i.client, url: keys, lost: i.doubt}, time.Now()
+	return i.found, i.keys, nil
+}
+
+// ask asks the issuer for its addresses, and returns that of its keys apart.
+func (i *issuer) ask(ctx context.Context) (found *oidc.Provider, keys string, err error) {
+	found, err = oidc.NewProvider(oidc.ClientContext(ctx, i.client), i.name)
+	if err != nil {
+		return nil, "", err
 	}
 	var also struct {
 		Keys string `json:"jwks_uri"`
 	}
 	if err := found.Claims(&also); err != nil || !safeAddress(also.Keys) {
-		return nil, nil, i.away(errors.New("its jwks_uri is no https address"))
+		return nil, "", errors.New("its jwks_uri is no https address")
 	}
-	i.found, i.keys = found, &keySet{client: i.client, url: also.Keys}
-	return i.found, i.keys, nil
+	return found, also.Keys, nil
+}
+
+// refresh takes over the addresses that the issuer has now. Known keys stay while it does not move them.
+func (i *issuer) refresh(ctx context.Context) {
+	found, keys, err := i.ask(ctx)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.asking, i.tried = false, time.Now()
+	if err != nil {
+		return // the old ones may do
+	}
+	if i.found, i.as = found, time.Now(); keys != i.keys.url {
+		i.keys = &keySet{client: i.client, url: keys, lost: i.doubt}
+	}
+}
+
+// doubt makes the next caller ask for the issuer's addresses again, because keys or a token could not be had there.
+func (i *issuer) doubt() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.as = time.Time{}
 }
 
 func (i *issuer) away(cause error) error {
@@ -122,12 +164,16 @@ func claimsOf(token *oidc.IDToken, audience string) (Claims, error) {
 		return nil, badToken()
 	}
 
-	if token.Subject == "" || len(token.Subject) > maxSubject ||
+	if token.Subject == "" || len(token.Subject) > maxSubject || unprintable(token.Subject) ||
+		unprintable(claims.text("email")) ||
 		len(token.Audience) > 1 && claims.text("azp") != audience {
 		return nil, badToken()
 	}
 	return claims, nil
 }
+
+// unprintable reports whether a text has control characters, which no name has and no database column takes.
+func unprintable(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }
 
 // rawClaims takes the claims of a token as they are written.
 type rawClaims []byte

@@ -19,6 +19,7 @@ import (
 type keySet struct {
 	client *http.Client
 	url    string
+	lost   func() // told when the keys could not be had; nil: nobody is
 
 	mu     sync.Mutex
 	keys   []jose.JSONWebKey
@@ -120,6 +121,8 @@ func (k *keySet) ask() <-chan struct{} {
 		defer k.mu.Unlock()
 		if k.failed = err; err == nil {
 			k.keys, k.as = keys, asked
+		} else if k.lost != nil {
+			k.lost()
 		}
 		k.asked, k.asking = asked, nil
 		close(done)
@@ -141,13 +144,16 @@ func (k *keySet) download() ([]jose.JSONWebKey, error) {
 		return nil, fmt.Errorf("it answers %s", response.Status)
 	}
 
-	var set jose.JSONWebKeySet
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := json.NewDecoder(response.Body).Decode(&set); err != nil {
 		return nil, err
 	}
 	var keys []jose.JSONWebKey
-	for _, key := range set.Keys {
-		if key.Valid() && key.IsPublic() {
+	for _, text := range set.Keys { // those of other sorts are somebody else's business: RFC 7517, section 5
+		var key jose.JSONWebKey
+		if json.Unmarshal(text, &key) == nil && key.Valid() && key.IsPublic() {
 			keys = append(keys, key)
 		}
 	}

@@ -73,7 +73,7 @@ func createLink(ctx context.Context, tx pgx.Tx, caller authz.Caller, u User, bas
 // pool is the owner's: whoever may use it may do everything.
 func FirstLink(ctx context.Context, owner *pgxpool.Pool, org authz.Org, email, baseURL string) (l Link, err error) {
 	system := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "system", Role: authz.RoleAdmin}
-	n, err := new(Identity).invite(NewUser{Email: email, Issuer: Local, Role: authz.RoleAdmin})
+	n, err := new(Identity).invite(NewUser{Email: email, Issuer: Local, Role: authz.RoleAdmin}, org.Slug)
 	if err != nil {
 		return Link{}, err
 	}

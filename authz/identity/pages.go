@@ -21,7 +21,7 @@ var pages = func() map[string]*template.Template {
 	base := template.Must(template.New("base").Funcs(functions).Parse(`{{define "head"}}{{end}}`))
 	parsed := map[string]*template.Template{}
 	for _, page := range []string{"signin.html", "link.html", "cli.html", "cli_done.html", "device.html",
-		"device_done.html", "account.html"} {
+		"device_done.html", "account.html", "choose.html"} {
 		parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, "templates/"+page))
 	}
 	return parsed

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -47,10 +48,21 @@ func (p Provider) Check(baseURL string) error {
 	case !safeAddress(baseURL):
 		return fault.New(fault.Invalid, "provider %s: people can sign in only at an https base_url, not at %q", p.Name,
 			baseURL).WithHint("set base_url to the address at which browsers reach the server")
+	case strings.Trim(pathOf(baseURL), "/") != "":
+		return fault.New(fault.Invalid, "provider %s: people can sign in only at a base_url without a path, not at %q",
+			p.Name, baseURL)
 	case len(p.Scopes) > 0 && !slices.Contains(p.Scopes, oidc.ScopeOpenID):
 		return fault.New(fault.Invalid, "provider %s: the scopes lack openid", p.Name)
 	}
 	return nil
+}
+
+func pathOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Path
 }
 
 // safeAddress reports whether text is an address at which nobody in between reads along: by TLS, or on this machine.
@@ -60,7 +72,7 @@ func safeAddress(text string) bool {
 		return false
 	}
 	ip, err := netip.ParseAddr(u.Hostname())
-	local := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	local := strings.EqualFold(u.Hostname(), "localhost") || err == nil && ip.IsLoopback()
 	return u.Scheme == "https" || u.Scheme == "http" && local
 }
 
@@ -80,7 +92,8 @@ func newProvider(p Provider, baseURL string) *provider {
 	}
 	// The administrator names providers, so they may be anywhere, in the server's own network too.
 	client := newClient(&net.Dialer{Timeout: providerPatience})
-	return &provider{Provider: p, issuer: &issuer{name: p.Issuer, client: client}, callback: baseURL + callbackPath}
+	return &provider{Provider: p, issuer: &issuer{name: p.Issuer, client: client},
+		callback: baseURL + callbackPath + p.Name}
 }
 
 // providerPatience is how long a provider may take to answer.
@@ -144,6 +157,7 @@ func (p *provider) exchange(ctx context.Context, code string, f flow) (Claims, e
 		return nil, fault.New(fault.Unauthenticated, "%s did not accept the sign-in: %s", p.Title, refused.ErrorCode).
 			WithHint("sign in once more; if it happens again, the server's client_id or client_secret is wrong")
 	case err != nil:
+		p.doubt()
 		return nil, p.away(err)
 	}
 
@@ -151,6 +165,9 @@ func (p *provider) exchange(ctx context.Context, code string, f flow) (Claims, e
 	claims, err := p.verify(ctx, p.ClientID, raw)
 	if err != nil {
 		return nil, err
+	}
+	if azp := claims.text("azp"); azp != "" && azp != p.ClientID {
+		return nil, badToken()
 	}
 	if nonce := claims.text("nonce"); nonce == "" || nonce != f.Nonce {
 		return nil, fault.New(fault.Unauthenticated, "the answer of %s belongs to another sign-in", p.Title)

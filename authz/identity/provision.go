@@ -77,11 +77,11 @@ func (a Account) email() string {
 		func(Email) bool { return true },
 	} {
 		if i := slices.IndexFunc(emails, better); i >= 0 {
-			return strings.ToLower(emails[i].Value)
+			return lowerASCII(emails[i].Value)
 		}
 	}
 	if IsEmail(a.UserName) {
-		return strings.ToLower(a.UserName)
+		return lowerASCII(a.UserName)
 	}
 	return ""
 }
@@ -164,7 +164,7 @@ func (id *Identity) GetProvisioned(ctx context.Context, p authz.Provisioner, use
 // Provision makes a user of the provisioner's org. One whom the org has at the issuer already, by an invitation or a
 // sign-in, is taken over with what an admin gave it.
 func (id *Identity) Provision(ctx context.Context, p authz.Provisioner, a Account) (u Provisioned, err error) {
-	if !id.knows(p.Issuer) {
+	if !id.serves(p.Issuer, p.OrgSlug) {
 		return u, fault.New(fault.Forbidden, "%s is no provider of this server, so nobody could sign in", p.Issuer).
 			WithHint("an administrator of the server adds it to identity.providers, or an admin of the org makes a " +
 				"token with another issuer")
@@ -216,7 +216,7 @@ func adopt(ctx context.Context, tx pgx.Tx, p authz.Provisioner, a Account, subje
 	email := a.email()
 	err = tx.QueryRow(ctx, `
 		SELECT u.id FROM users u
-		WHERE u.org_id = $1 AND u.issuer = $2 AND (u.external_id = $3 OR $4 <> '' AND lower(u.email) = $4
+		WHERE u.org_id = $1 AND u.issuer = $2 AND (u.external_id = $3 OR $4 <> '' AND lower(u.email COLLATE "C") = $4
 			AND (u.external_id IS NULL OR $3 = ''))
 		  AND NOT EXISTS (SELECT FROM scim_users s WHERE s.org_id = u.org_id AND s.user_id = u.id)
 		ORDER BY u.external_id IS NOT DISTINCT FROM $3 DESC, u.disabled_at IS NULL DESC, u.created_at LIMIT 1
@@ -248,7 +248,8 @@ func adopt(ctx context.Context, tx pgx.Tx, p authz.Provisioner, a Account, subje
 // whom an admin has disabled.
 func setActive(ctx context.Context, tx pgx.Tx, p authz.Provisioner, user uuid.UUID, active bool) error {
 	statement := `
-		UPDATE users SET deprovisioned = deprovisioned OR disabled_at IS NULL, disabled_at = coalesce(disabled_at, now())
+		UPDATE users SET deprovisioned = deprovisioned OR disabled_at IS NULL, disabled_at = coalesce(disabled_at,
+			now())
 		WHERE org_id = $1 AND id = $2`
 	if active {
 		statement = `

@@ -56,11 +56,15 @@ var goodRule = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 // shared are issuers that sign for everybody's workloads. A name there can be given up and taken by somebody else, an
 // id cannot, so a rule needs one of these claims, each without a pattern.
 var shared = map[string][]string{
-	gitHub:               {"repository_id", "repository_owner_id"},
-	"https://gitlab.com": {"project_id", "namespace_id"},
+	gitHub:                        {"repository_id", "repository_owner_id"},
+	"https://gitlab.com":          {"project_id", "namespace_id"},
+	"https://accounts.google.com": {"sub"},
 }
 
 const gitHub = "https://token.actions.githubusercontent.com"
+
+// isGitHub reports whether an issuer is GitHub's, for everybody or for an enterprise.
+func isGitHub(issuer string) bool { return issuer == gitHub || strings.HasPrefix(issuer, gitHub+"/") }
 
 // check returns an error that lists everything that is wrong.
 func (n NewRule) check() error {
@@ -83,6 +87,9 @@ func (n NewRule) check() error {
 
 	problems = append(problems, n.Claims.check()...)
 	ids, many := shared[n.Issuer]
+	if isGitHub(n.Issuer) { // an enterprise has an issuer of its own, for all its repositories
+		ids, many = shared[gitHub], true
+	}
 	if many && n.Kind == ForWorkloads && !slices.ContainsFunc(ids, func(id string) bool {
 		return len(n.Claims[id]) > 0 && !slices.ContainsFunc(n.Claims[id], func(text string) bool {
 			return strings.Contains(text, "*")
@@ -118,6 +125,11 @@ func (id *Identity) scanRule(org string) pgx.RowToFunc[Rule] {
 func (id *Identity) CreateRule(ctx context.Context, caller authz.Caller, n NewRule) (r Rule, err error) {
 	if err := n.check(); err != nil {
 		return Rule{}, err
+	}
+	if n.Kind == ForUsers && !id.serves(n.Issuer, caller.OrgSlug) {
+		return Rule{}, fault.New(fault.Invalid, "%s is no provider of this server at which people of %s sign in",
+			n.Issuer,
+			caller.OrgSlug).WithHint("an administrator of the server names providers in its config")
 	}
 	if id.BaseURL == "" {
 		return Rule{}, fault.New(fault.Conflict, "this server has no base_url, so no token can name it").

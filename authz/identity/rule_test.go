@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testoidc"
 )
 
@@ -34,8 +35,16 @@ func TestRulesAdmitGroups(t *testing.T) {
 		Role:   authz.RoleReader,
 		Claims: identity.Conditions{"email_domain": {"example.com"}}})
 
+	// Both orgs let her in, so she is asked, and neither knows of her before she has chosen it.
 	b := w.browser()
-	require.Equal(t, http.StatusSeeOther, b.signIn(p, "corp", "ada", "").status)
+	asked := b.signIn(p, "corp", "ada", "next=%2Ftasks")
+	require.Equal(t, http.StatusOK, asked.status)
+	require.Contains(t, asked.body, "/signin/with/corp?next=%2Ftasks&amp;org=globex")
+	require.Equal(t, http.StatusSeeOther, b.signIn(p, "corp", "ada", "org=acme").status)
+	list, err := w.identity.ListUsers(t.Context(), w.globex, rest.PageInput{Limit: 10})
+	require.NoError(t, err)
+	require.Empty(t, list.Items)
+	require.Equal(t, http.StatusSeeOther, w.browser().signIn(p, "corp", "ada", "").status, "where she was last")
 	status, me := b.me()
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, "acme", me.Org)
@@ -44,6 +53,10 @@ func TestRulesAdmitGroups(t *testing.T) {
 	require.Equal(t, []string{"role:finance"}, me.OrgRoles)
 
 	// A rule that goes takes what it gave at once, and whoever came by rules alone is out with the last.
+	p.SetUser(testoidc.User{Subject: "ada", Email: "ada@example.com", EmailVerified: true, Groups: []string{"data"}})
+	require.Equal(t, http.StatusSeeOther, w.browser().signIn(p, "corp", "ada", "org=acme").status)
+	_, me = b.me()
+	require.Equal(t, authz.RoleReader, me.Role, "a sign-in elsewhere tells what she is in no more")
 	require.NoError(t, w.identity.DeleteRule(t.Context(), w.acme, "finance"))
 	_, me = b.me()
 	require.Equal(t, authz.RoleReader, me.Role)
@@ -77,17 +90,20 @@ func TestAPersonIsInSeveralOrgs(t *testing.T) {
 		role := map[string]authz.Role{"acme": authz.RoleReader, "globex": authz.RoleAdmin}[org]
 		w.invite(caller, identity.NewUser{Email: ada.Email, Issuer: p.Issuer, Role: role})
 	}
-	w.invite(w.acme, identity.NewUser{Email: ada.Email, Issuer: other.Issuer, Role: authz.RoleAdmin})
+	_, err := w.identity.Invite(t.Context(), w.acme, identity.NewUser{Email: ada.Email, Issuer: other.Issuer,
+		Role: authz.RoleAdmin})
+	require.ErrorContains(t, err, "is no provider of this server at which people of acme sign in")
 
 	b := w.browser()
-	require.Equal(t, http.StatusSeeOther, b.signIn(p, "corp", "ada", "").status)
+	require.Equal(t, http.StatusOK, b.signIn(p, "corp", "ada", "").status)
+	require.Equal(t, http.StatusSeeOther, b.signIn(p, "corp", "ada", "org=acme").status)
 	_, me := b.me()
 	require.Equal(t, "acme", me.Org)
 	require.Equal(t, authz.RoleReader, me.Role)
-	require.Contains(t, b.get("/account").body, "/signin/with/corp?next=%2F&amp;org=globex")
 	require.Equal(t, http.StatusSeeOther, b.signIn(p, "corp", "ada", "org=globex").status)
 	_, me = b.me()
 	require.Equal(t, authz.RoleAdmin, me.Role)
+	require.Contains(t, b.get("/account").body, "/signin/with/corp?next=%2F&amp;org=acme")
 
 	// The second provider has the same subject and address, and it vouches for nobody in acme.
 	require.Equal(t, http.StatusForbidden, w.browser().signIn(other, "other", "ada", "").status)
@@ -212,7 +228,13 @@ func TestRulesThatTrustTooMuchAreRefused(t *testing.T) {
 		Issuer: "https://token.actions.githubusercontent.com",
 		Role:   authz.RoleReader, Claims: identity.Conditions{"repository_owner_id": {"7"}, "ref": {"refs/heads/*"}}}
 	for name, change := range map[string]func(r *identity.NewRule){
-		"no claims":        func(r *identity.NewRule) { r.Claims = nil },
+		"no claims":     func(r *identity.NewRule) { r.Claims = nil },
+		"claims of all": func(r *identity.NewRule) { r.Claims = identity.Conditions{"aud": {"x"}, "iss": {"y"}} },
+		"punctuation":   func(r *identity.NewRule) { r.Claims["email"] = []string{"*@*.*"} },
+		"an enterprise": func(r *identity.NewRule) {
+			r.Issuer, r.Claims = r.Issuer+"/acme", identity.Conditions{"ref": {"x"}}
+		},
+		"people of others": func(r *identity.NewRule) { r.Kind = identity.ForUsers },
 		"any value":        func(r *identity.NewRule) { r.Claims = identity.Conditions{"repository_owner_id": {"*"}} },
 		"a pattern of ids": func(r *identity.NewRule) { r.Claims = identity.Conditions{"repository_owner_id": {"7*"}} },
 		"a name only":      func(r *identity.NewRule) { r.Claims = identity.Conditions{"repository": {"acme/x"}} },
@@ -223,6 +245,7 @@ func TestRulesThatTrustTooMuchAreRefused(t *testing.T) {
 		"an admin of some": func(r *identity.NewRule) { r.Grants = []authz.Grant{{Role: authz.RoleAdmin, DAGs: "x"}} },
 	} {
 		r := good
+		r.Claims = maps.Clone(good.Claims)
 		change(&r)
 		_, err := w.identity.CreateRule(t.Context(), w.acme, r)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)

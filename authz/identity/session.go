@@ -42,10 +42,10 @@ func (id *Identity) open(ctx context.Context, tx pgx.Tx, at place, kind SessionK
 	}
 	secret := authz.NewSecret("session")
 	_, err = tx.Exec(ctx, `
-		INSERT INTO sessions (id, org_id, user_id, kind, hash, rules, client, idle_seconds, expires_at, ends_at)
-		VALUES ($1, $2, $3, $4, $5, coalesce($6::uuid[], '{}'), $7, $8, now() + least($8, $9::bigint) * interval '1 second',
-			now() + $9::bigint * interval '1 second')`,
-		key, at.org.ID, at.user, kind, authz.HashSecret(secret), at.rules, short(client),
+		INSERT INTO sessions (id, org_id, user_id, kind, hash, client, idle_seconds, expires_at, ends_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, now() + least($7, $8::bigint) * interval '1 second',
+			now() + $8::bigint * interval '1 second')`,
+		key, at.org.ID, at.user, kind, authz.HashSecret(secret), short(client),
 		int64(id.IdleAfter.Seconds()), int64(id.Ends.Seconds()))
 	if err != nil {
 		return "", fmt.Errorf("open session: %w", err)
@@ -102,7 +102,7 @@ func (s sessions) find(ctx context.Context, secret string, kind SessionKind) (au
 	err := s.Owner.QueryRow(ctx, `
 		WITH session AS (
 			SELECT s.id, s.org_id, o.slug, u.id AS user_id, coalesce(u.email, u.display_name, '') AS name, u.role,
-				u.grants, s.rules, s.last_used_at, s.expires_at
+				u.grants, u.rules, s.last_used_at, s.expires_at
 			FROM sessions s JOIN users u ON u.id = s.user_id JOIN orgs o ON o.id = s.org_id
 			WHERE s.hash = $1 AND s.kind = $2 AND s.revoked_at IS NULL AND s.expires_at > now() AND u.disabled_at IS NULL
 		), used AS (
@@ -112,7 +112,7 @@ func (s sessions) find(ctx context.Context, secret string, kind SessionKind) (au
 			RETURNING s.user_id
 		), seen AS (
 			UPDATE users u SET last_seen_at = now() FROM used WHERE u.id = used.user_id
-		), given AS ( -- by the rules that matched the sign-in, and by those of the groups of the user
+		), given AS ( -- by the rules that matched the last sign-in, and by those of the groups of the user
 			SELECT r.role, r.grants, r.org_roles
 			FROM session JOIN trust_rules r ON r.id = ANY(session.rules) AND r.org_id = session.org_id
 			UNION ALL
@@ -161,12 +161,23 @@ func (id *Identity) signOut(ctx context.Context, caller authz.Caller, r *http.Re
 	if err != nil {
 		return err
 	}
-	return pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		hash := id.hashOf(r)
-		if everywhere {
-			hash = nil
+	if !everywhere {
+		return pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+			return revokeSessions(ctx, tx, caller, user, id.hashOf(r))
+		})
+	}
+
+	// In all orgs: it is the same person, which only the owner's pool sees.
+	return pg.InTx(ctx, id.Owner, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE sessions s SET revoked_at = now()
+			FROM users me JOIN users u ON u.issuer = me.issuer AND u.external_id = me.external_id
+			WHERE me.id = $1 AND me.org_id = $2 AND s.user_id = u.id AND s.revoked_at IS NULL`, user, caller.OrgID)
+		if err != nil {
+			return fmt.Errorf("end sessions: %w", err)
 		}
-		return revokeSessions(ctx, tx, caller, user, hash)
+		return authz.Audit(ctx, tx, caller, "user.sign_out", userOf(user),
+			map[string]any{"sessions": tag.RowsAffected()})
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 
 // Paths of pages. The provider must know the first as the server's redirect URI.
 const (
-	callbackPath = "/signin/callback"
+	callbackPath = "/signin/callback/" // and the provider's name: each has an address of its own to come back to
 	SignInPath   = "/signin"
 )
 
@@ -27,7 +27,7 @@ const (
 func (id *Identity) addPages(api *authz.API) {
 	api.HandlePage(authz.Public, "GET "+SignInPath, id.signInPage)
 	api.HandlePage(authz.Public, "GET /signin/with/{provider}", id.signInWith)
-	api.HandlePage(authz.Public, "GET "+callbackPath, id.callback)
+	api.HandlePage(authz.Public, "GET "+callbackPath+"{provider}", id.callback)
 	api.HandlePage(authz.Public, "GET /signin/link", id.linkPage)
 	api.HandlePage(authz.Public, "POST /signin/link", id.followLink)
 	api.HandlePage(authz.Reader, "GET /signin/cli", id.cliPage)
@@ -93,6 +93,11 @@ func (id *Identity) callback(w http.ResponseWriter, r *http.Request, _ authz.Cal
 	if !ok {
 		return fault.New(fault.NotFound, "this server knows no provider %q any more", f.Provider)
 	}
+	if issuer := r.URL.Query().Get("iss"); r.PathValue("provider") != f.Provider || issuer != "" && issuer != p.Issuer {
+		return fault.New(fault.Invalid, "this answer is of another provider than %s, at which the sign-in was begun",
+			p.Title).
+			WithHint("sign in once more")
+	}
 	if refusal := r.URL.Query().Get("error"); refusal != "" {
 		return fault.New(fault.Forbidden, "%s did not sign you in: %s", p.Title, short(refusal)).
 			WithHint("sign in once more")
@@ -103,27 +108,52 @@ func (id *Identity) callback(w http.ResponseWriter, r *http.Request, _ authz.Cal
 		id.Log.Warn("a sign-in failed", "provider", p.Provider.Name, "error", err)
 		return err
 	}
-	secret, err := id.signIn(r, personOf(p, claims), f.Org)
+	secret, ask, err := id.signIn(r, personOf(p, claims), f.Org)
 	if err != nil {
 		id.Log.Warn("a sign-in was refused", "provider", p.Provider.Name, "subject", claims.text("sub"), "error", err)
 		return err
 	}
+	if secret == "" {
+		return id.askForOrg(w, r, ask, f)
+	}
 	id.setCookie(w, id.cookieName(), secret, id.Ends)
-	http.Redirect(w, r, f.Next, http.StatusSeeOther)
+	http.Redirect(w, r, localPath(f.Next), http.StatusSeeOther)
 	return nil
 }
 
-// signIn makes a session of a person for the browser that sent r, whose old one ends, and returns its secret.
-func (id *Identity) signIn(r *http.Request, p person, org string) (secret string, err error) {
+// askForOrg shows a person the orgs that let the person in. The provider signs in once more, mostly by itself.
+func (id *Identity) askForOrg(w http.ResponseWriter, r *http.Request, among places, f flow) error {
+	var orgs []otherOrg
+	for _, at := range among.open {
+		orgs = append(orgs, otherOrg{at.org.Slug, "/signin/with/" + f.Provider + "?" +
+			url.Values{"org": {at.org.Slug}, "next": {localPath(f.Next)}}.Encode()})
+	}
+	return id.render(w, authz.Caller{}, "choose.html", "Choose an org", map[string]any{"Orgs": orgs,
+		"Disabled": among.disabled})
+}
+
+// signIn makes a session of a person for the browser that sent r, whose old one ends, and returns its secret. It is
+// empty if the person has to choose among places first.
+func (id *Identity) signIn(r *http.Request, p person, org string) (secret string, among places, err error) {
+	if err := pg.InTx(r.Context(), id.Owner, func(ctx context.Context, tx pgx.Tx) error {
+		return learn(ctx, tx, p)
+	}); err != nil {
+		return "", places{}, err
+	}
+
 	err = pg.InTx(r.Context(), id.Owner, func(ctx context.Context, tx pgx.Tx) error {
-		all, err := id.admitted(ctx, tx, p)
-		if err != nil {
+		secret = ""
+		if among, err = admitted(ctx, tx, p); err != nil {
 			return err
 		}
-		at, err := choose(all, org)
-		if err != nil {
+		at, ok, err := among.choose(org)
+		if err != nil || !ok {
 			return err
 		}
+		if err := at.settle(ctx, tx, p); err != nil {
+			return err
+		}
+
 		if _, err := tx.Exec(ctx, `UPDATE sessions SET revoked_at = now() WHERE hash = $1 AND revoked_at IS NULL`,
 			id.hashOf(r)); err != nil {
 			return fmt.Errorf("end the old session: %w", err)
@@ -134,7 +164,7 @@ func (id *Identity) signIn(r *http.Request, p person, org string) (secret string
 	if fault.Is(err, fault.Forbidden) {
 		err = errors.Join(err, id.noteRefused(r.Context(), p))
 	}
-	return secret, err
+	return secret, among, err
 }
 
 // noteRefused records in each org that has the person as a user that a sign-in was refused.
@@ -189,7 +219,9 @@ func (id *Identity) otherOrgs(ctx context.Context, caller authz.Caller) (orgs []
 		FROM users me
 		JOIN users other ON other.issuer = me.issuer AND other.external_id = me.external_id AND other.org_id <> me.org_id
 		JOIN orgs o ON o.id = other.org_id
-		WHERE me.id = $1 AND me.org_id = $2 AND other.disabled_at IS NULL ORDER BY o.slug LIMIT 100`, user, caller.OrgID)
+		WHERE me.id = $1 AND me.org_id = $2 AND other.disabled_at IS NULL AND (other.role IS NOT NULL
+			OR EXISTS (SELECT FROM trust_rules r WHERE r.org_id = other.org_id AND r.id = ANY(other.rules)))
+		ORDER BY o.slug LIMIT 100`, user, caller.OrgID)
 	if err != nil {
 		return nil, fmt.Errorf("orgs of a user: %w", err)
 	}

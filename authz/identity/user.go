@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/mail"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,7 +67,7 @@ type NewUser struct {
 const defaultInvitation = 14 // days
 
 // invite completes a NewUser, or returns an error that lists everything that is wrong.
-func (id *Identity) invite(n NewUser) (NewUser, error) {
+func (id *Identity) invite(n NewUser, org string) (NewUser, error) {
 	var problems []fault.Problem
 	add := func(field, format string, args ...any) {
 		problems = append(problems, fault.Problem{Location: field, Message: fmt.Sprintf(format, args...)})
@@ -76,7 +77,9 @@ func (id *Identity) invite(n NewUser) (NewUser, error) {
 	}
 	var names []string
 	for _, p := range id.providers {
-		names = append(names, p.Issuer)
+		if id.serves(p.Issuer, org) {
+			names = append(names, p.Issuer)
+		}
 	}
 	switch {
 	case n.Issuer == "" && len(names) == 1:
@@ -85,14 +88,14 @@ func (id *Identity) invite(n NewUser) (NewUser, error) {
 		n.Issuer = Local
 	case n.Issuer == "":
 		add("issuer", "the server has several providers: name the issuer")
-	case n.Issuer != Local && !id.knows(n.Issuer):
-		add("issuer", "%q is no provider of this server", n.Issuer)
+	case n.Issuer != Local && !slices.Contains(names, n.Issuer):
+		add("issuer", "%q is no provider of this server at which people of %s sign in", n.Issuer, org)
 	}
 
 	if n.Days == 0 {
 		n.Days = defaultInvitation
 	}
-	n.Email = strings.ToLower(n.Email)
+	n.Email = lowerASCII(n.Email)
 	problems = append(problems, authz.CheckRoles(n.Role, n.Grants, n.OrgRoles)...)
 	if len(problems) == 0 {
 		return n, nil
@@ -107,10 +110,10 @@ func IsEmail(text string) bool {
 	return err == nil && address.Address == text && strings.Contains(text, "@")
 }
 
-// knows reports whether an issuer is that of a provider.
-func (id *Identity) knows(issuer string) bool {
+// serves reports whether an issuer is that of a provider at which the people of an org sign in.
+func (id *Identity) serves(issuer, org string) bool {
 	for _, p := range id.providers {
-		if p.Issuer == issuer {
+		if p.Issuer == issuer && (len(p.Orgs) == 0 || slices.Contains(p.Orgs, org)) {
 			return true
 		}
 	}
@@ -136,7 +139,7 @@ func scanUser(row pgx.CollectableRow) (u User, err error) {
 
 // Invite makes a user of the caller's org, who becomes active with the first sign-in.
 func (id *Identity) Invite(ctx context.Context, caller authz.Caller, n NewUser) (u User, err error) {
-	if n, err = id.invite(n); err != nil {
+	if n, err = id.invite(n, caller.OrgSlug); err != nil {
 		return User{}, err
 	}
 	err = pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
@@ -147,9 +150,16 @@ func (id *Identity) Invite(ctx context.Context, caller authz.Caller, n NewUser) 
 }
 
 func inviteIn(ctx context.Context, tx pgx.Tx, caller authz.Caller, n NewUser) (u User, err error) {
+	_, err = tx.Exec(ctx, `
+		DELETE FROM users
+		WHERE org_id = $1 AND issuer = $2 AND lower(email COLLATE "C") = $3 AND external_id IS NULL AND invited_until < now()`,
+		caller.OrgID, n.Issuer, n.Email)
+	if err != nil {
+		return User{}, err
+	}
 	var there bool
 	err = tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM users WHERE org_id = $1 AND issuer = $2 AND lower(email) = $3)`,
+		SELECT EXISTS (SELECT FROM users WHERE org_id = $1 AND issuer = $2 AND lower(email COLLATE "C") = $3)`,
 		caller.OrgID, n.Issuer, n.Email).Scan(&there)
 	if err != nil {
 		return User{}, err
@@ -223,7 +233,7 @@ func findUser(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (User,
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT `+userColumns+` FROM users u WHERE u.org_id = $1 AND (u.id = $2 OR lower(u.email) = lower($3)) LIMIT 2`,
+		SELECT `+userColumns+` FROM users u WHERE u.org_id = $1 AND (u.id = $2 OR lower(u.email COLLATE "C") = lower($3 COLLATE "C")) LIMIT 2`,
 		org, key, name)
 	if err != nil {
 		return User{}, fmt.Errorf("find user: %w", err)
@@ -235,7 +245,7 @@ func findUser(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (User,
 	case len(found) == 0:
 		return User{}, fault.New(fault.NotFound, "there is no user %q", name).WithHint("`dagctl users list` lists them")
 	case len(found) > 1:
-		return User{}, fault.New(fault.Conflict, "several users have the address %s, at different issuers", name).
+		return User{}, fault.New(fault.Conflict, "several users have the address %s", name).
 			WithHint("name the user by its id: `dagctl users list -o json` shows them")
 	}
 	return found[0], nil

@@ -84,7 +84,7 @@ func (b bearers) trusting(ctx context.Context, says named) ([]trustRule, error) 
 // admitWorkload returns the caller that verified claims make by the rules of an org. ok is false if they meet none.
 func admitWorkload(org authz.Org, rules []trustRule, issuer string, claims Claims) (c authz.Caller, ok bool) {
 	// Anybody's change runs on such an event, in the name of the repository that it is proposed to.
-	if issuer == gitHub && strings.HasPrefix(claims.text("event_name"), "pull_request") {
+	if isGitHub(issuer) && strings.HasPrefix(claims.text("event_name"), "pull_request") {
 		return c, false
 	}
 	var roles, grants []string

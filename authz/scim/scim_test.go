@@ -72,7 +72,7 @@ func makeWorld(t *testing.T, w *world, change ...func(*authz.Config, *pgxpool.Po
 	require.NoError(t, err)
 	if w.provider != nil {
 		w.provider.SetClient(testoidc.Client{ID: "dagctl", Secret: "s3cret",
-			RedirectURIs: []string{w.url + "/signin/callback"}})
+			RedirectURIs: []string{w.url + "/signin/callback/corp"}})
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w.identity, err = identity.New(identity.Config{Owner: w.owner, Requests: w.requests, BaseURL: w.url, Dialer: dialer,

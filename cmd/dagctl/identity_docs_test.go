@@ -33,7 +33,7 @@ func TestTheCommandsOfIdentityWork(t *testing.T) {
 			require.True(t, ok, line)
 			args := word.FindAllString(command, -1)
 			for i := range args {
-				args[i] = strings.Trim(args[i], "'")
+				args[i] = strings.ReplaceAll(strings.Trim(args[i], "'"), "https://acme.okta.com", okta.Issuer)
 			}
 			must(t, w.env(t, admin), args...)
 			ran++

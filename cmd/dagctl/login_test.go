@@ -29,7 +29,7 @@ import (
 func withProvider(t *testing.T, p *testoidc.Provider) func(*server.Config) {
 	return func(cfg *server.Config) {
 		cfg.BaseURL = "http://" + cfg.Listen
-		p.SetClient(testoidc.Client{ID: "dagctl", RedirectURIs: []string{cfg.BaseURL + "/signin/callback"}})
+		p.SetClient(testoidc.Client{ID: "dagctl", RedirectURIs: []string{cfg.BaseURL + "/signin/callback/corp"}})
 		cfg.Identity.Providers = []server.ProviderConfig{{Name: "corp", Issuer: p.Issuer, ClientID: "dagctl",
 			Scopes: []string{"openid", "email", "profile", "groups"}}}
 		cfg.Operators.AllowedAddresses = []string{"127.0.0.0/8"}

@@ -28,7 +28,7 @@ func signsIn(t *testing.T, p *testoidc.Provider) func(*server.Config) {
 		cfg.Identity.Providers = []server.ProviderConfig{{Name: "corp", Title: "Corp", Issuer: p.Issuer,
 			ClientID: "dagctl", ClientSecretFile: file}}
 		p.SetClient(testoidc.Client{ID: "dagctl", Secret: "s3cret",
-			RedirectURIs: []string{cfg.BaseURL + "/signin/callback"}})
+			RedirectURIs: []string{cfg.BaseURL + "/signin/callback/corp"}})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,6 +53,9 @@ Programs do not sign in: they have a service token, or the token of an issuer th
 			if err != nil {
 				return err
 			}
+			if err := c.KeepTarget(target); err != nil { // before a person signs in for nothing
+				return err
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), loginWaits)
 			defer cancel()
 			if device {
@@ -72,6 +76,9 @@ Programs do not sign in: they have a service token, or the token of an issuer th
 			}
 			return c.Print(me, func(w io.Writer) {
 				fmt.Fprintf(w, "%s, %s of %s, at %s\n", nameOf(me), roleText(me.Role, me.Grants), me.Org, target.URL)
+				if c.Getenv("DAGCTL_TOKEN") != "" {
+					fmt.Fprintln(c.Err, "DAGCTL_TOKEN is set, and wins over this session: unset it.")
+				}
 			})
 		},
 	}
@@ -198,8 +205,8 @@ func redeem(ctx context.Context, t cli.Target, code, verifier string) (string, e
 }
 
 func waitedTooLong(ctx context.Context) error {
-	if context.Cause(ctx) == context.Canceled {
-		return context.Canceled
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
 	}
 	return fault.New(fault.Unavailable, "nobody signed in within %s", loginWaits).WithHint("run `dagctl login` again")
 }

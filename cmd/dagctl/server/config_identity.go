@@ -67,7 +67,7 @@ func (cfg *Config) checkIdentity(found *problems) {
 
 	var names, issuers []string
 	for i, p := range all {
-		if err := p.Check(strings.TrimRight(cfg.BaseURL, "/")); err != nil {
+		if err := p.Check(identity.Canonical(cfg.BaseURL)); err != nil {
 			found.add("identity.providers", "%v", err)
 		}
 		if slices.Contains(names, p.Name) || slices.Contains(issuers, p.Issuer) {
@@ -81,22 +81,28 @@ func (cfg *Config) checkIdentity(found *problems) {
 	}
 }
 
+// providerOrgs returns the orgs that providers name.
+func (cfg *Config) providerOrgs() (orgs []string) {
+	for _, p := range cfg.Identity.Providers {
+		orgs = append(orgs, p.Orgs...)
+	}
+	return orgs
+}
+
 // origins returns the addresses at which browsers reach the server.
-func (cfg *Config) origins() []string {
-	if cfg.BaseURL == "" {
-		return cfg.Origins
+func (cfg *Config) origins() (all []string) {
+	for _, address := range append(slices.Clone(cfg.Origins), cfg.BaseURL) {
+		if u, err := url.Parse(identity.Canonical(address)); err == nil && u.Host != "" {
+			all = append(all, u.Scheme+"://"+u.Host)
+		}
 	}
-	u, err := url.Parse(cfg.BaseURL)
-	if err != nil {
-		return cfg.Origins
-	}
-	return append(slices.Clone(cfg.Origins), u.Scheme+"://"+u.Host)
+	return all
 }
 
 // hosts returns the names by which the server is reached; none if the config does not say.
 func (cfg *Config) hosts() (hosts []string) {
 	for _, address := range append(cfg.origins(), cfg.WorkerBaseURL) {
-		if u, err := url.Parse(address); err == nil && u.Host != "" {
+		if u, err := url.Parse(identity.Canonical(address)); err == nil && u.Host != "" {
 			hosts = append(hosts, u.Host)
 		}
 	}

@@ -201,12 +201,23 @@ func (c BackpressureConfig) check(found *problems) {
 // warnOfOrgs warns of orgs that the config names and that do not exist: their settings have no effect until somebody
 // creates them, and a name that is mistyped has none ever.
 func (cfg *Config) warnOfOrgs(ctx context.Context, owner *pgxpool.Pool, log *slog.Logger) error {
+	orgs, err := authz.OrgSlugs(ctx, owner)
+	if err != nil {
+		return err
+	}
+	for _, p := range cfg.Identity.Providers {
+		if len(p.Orgs) == 0 && len(orgs) > 1 {
+			log.Warn("every org may let in people of a provider: name those that may, in its orgs", "provider", p.Name)
+		}
+	}
+
 	for _, setting := range []struct {
 		name string
 		orgs []string
 	}{
 		{"file_roots", slices.Sorted(maps.Keys(cfg.FileRoots))},
 		{"operators.allow_command", cfg.Operators.AllowCommand},
+		{"identity.providers", cfg.providerOrgs()},
 	} {
 		for _, org := range setting.orgs {
 			_, err := authz.OrgBySlug(ctx, owner, org)
