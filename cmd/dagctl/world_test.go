@@ -62,7 +62,7 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 		"elsewhere": {{Kind: backends.Poll}}}
 	cfg.Limits = server.LimitsConfig{RequestsPerSecond: 10_000, Burst: 10_000,
 		WorkerRequestsPerSecond: 10_000, WorkerBurst: 10_000,
-		RefusedPerSecond: 10_000, RefusedBurst: 10_000}
+		RefusedPerSecond: 10_000, RefusedBurst: 10_000, SignInsPerSecond: 10_000, SignInBurst: 10_000}
 	cfg.SecretKeys = []string{authz.NewVaultKey()}
 	key, err := authz.EnsureTaskKey(filepath.Join(t.TempDir(), "task.pem"))
 	require.NoError(t, err)

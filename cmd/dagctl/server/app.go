@@ -177,7 +177,7 @@ func (a *App) newIdentity(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	starts, err := rest.NewLimiter(cfg.Limits.RefusedPerSecond, cfg.Limits.RefusedBurst)
+	starts, err := rest.NewLimiter(cfg.Limits.SignInsPerSecond, cfg.Limits.SignInBurst)
 	if err != nil {
 		return err
 	}

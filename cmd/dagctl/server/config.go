@@ -157,9 +157,12 @@ type LimitsConfig struct {
 	// Per worker token, which a whole fleet may share.
 	WorkerRequestsPerSecond float64 `yaml:"worker_requests_per_second"`
 	WorkerBurst             int     `yaml:"worker_burst"`
-	// Per address: refused credentials, and, counted apart, steps of sign-ins.
+	// Refused credentials, per address.
 	RefusedPerSecond float64 `yaml:"refused_per_second"`
 	RefusedBurst     int     `yaml:"refused_burst"`
+	// Steps of sign-ins, per address, which may be that of a proxy before everybody.
+	SignInsPerSecond float64 `yaml:"sign_ins_per_second"`
+	SignInBurst      int     `yaml:"sign_in_burst"`
 }
 
 // WeightsConfig has the shares of the classes of tasks in each org.
@@ -210,7 +213,7 @@ var (
 	defaultEngines = EnginesConfig{IdleSeconds: 30, Walls: []string{}}
 	defaultLimits  = LimitsConfig{
 		RequestsPerSecond: 50, Burst: 200, WorkerRequestsPerSecond: 2000, WorkerBurst: 4000,
-		RefusedPerSecond: 2, RefusedBurst: 100,
+		RefusedPerSecond: 2, RefusedBurst: 100, SignInsPerSecond: 50, SignInBurst: 500,
 	}
 	defaultWeights = WeightsConfig{
 		Live: tasks.DefaultWeights[tasks.ClassLive], Build: tasks.DefaultWeights[tasks.ClassBuild],

@@ -177,7 +177,7 @@ func (cfg *Config) checkFileRoots(found *problems) {
 
 func (c LimitsConfig) check(found *problems) {
 	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 ||
-		c.RefusedPerSecond <= 0 || c.RefusedBurst < 1 {
+		c.RefusedPerSecond <= 0 || c.RefusedBurst < 1 || c.SignInsPerSecond <= 0 || c.SignInBurst < 1 {
 		found.add("limits", "let nothing through")
 	}
 }
