@@ -40,13 +40,13 @@ func TestConcurrentWritersGetOneChainForEachOrg(t *testing.T) {
 	}
 
 	written := make(chan struct{})
-	sealing, ctx := errgroup.WithContext(t.Context())
+	sealing, until := errgroup.WithContext(t.Context())
 	for range 3 {
 		s := w.newSealer()
 		s.Batches(7)
 		sealing.Go(func() error {
 			for {
-				if err := s.Seal(ctx); err != nil {
+				if err := s.Seal(until); err != nil {
 					return err
 				}
 				select {
