@@ -231,7 +231,8 @@ func TestGCTakesNothingFromARunningQuery(t *testing.T) {
 	require.Equal(t, "A", deploy)
 
 	require.Zero(t, w.count(`SELECT FROM reader_leases`))
-	require.Equal(t, len(swapped), gc(false), "the query is over")
+	gc(false) // unless the server's own collection has come first
+	require.Zero(t, gc(true), "the query is over, and version 1 is gone")
 	_, err = w.query.Run(t.Context(), w.caller, query.Statement{SQL: deploysOf, At: at})
 	require.Equal(t, fault.Conflict, fault.KindOf(err))
 	require.ErrorContains(t, err, "purged")
