@@ -62,6 +62,7 @@ type App struct {
 	storage    *storage.Storage
 	health     *health.Health // of the storage
 	engines    *engine.Engines
+	dialer     *dial.Dialer // to addresses that users name
 	quotas     *authz.Quotas
 	refusals   *authz.Refusals
 	sealer     *auditlog.Sealer
@@ -104,7 +105,8 @@ func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *
 	return a, nil
 }
 
-// openStores opens what holds the server's state: the database, under both of its logins, and the storage.
+// openStores opens what the server connects to: the database, under both of its logins, the storage, and what users
+// name.
 func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if a.pool, err = pg.Open(ctx, cfg.DatabaseURL); err != nil {
 		return err
@@ -112,6 +114,9 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	a.outages.pool = a.pool
 	a.requests, err = pg.OpenRequests(ctx, cfg.DatabaseURL, pg.WithRequestsURL(cfg.RequestsDatabaseURL))
 	if err != nil {
+		return err
+	}
+	if a.dialer, err = dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses}); err != nil {
 		return err
 	}
 	a.refusals, a.sealer = authz.NewRefusals(a.requests, a.log), auditlog.NewSealer(a.pool, a.log)
@@ -167,29 +172,6 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-// newIdentity makes what lets people and pipelines in.
-func (a *App) newIdentity(cfg Config) error {
-	providers, err := cfg.providers(os.Getenv)
-	if err != nil {
-		return err
-	}
-	dialer, err := dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses})
-	if err != nil {
-		return err
-	}
-	starts, err := rest.NewLimiter(cfg.Limits.SignInsPerSecond, cfg.Limits.SignInBurst)
-	if err != nil {
-		return err
-	}
-
-	a.identity, err = identity.New(identity.Config{
-		Owner: a.pool, Requests: a.requests, BaseURL: cfg.BaseURL, Providers: providers, Dialer: dialer, Starts: starts,
-		IdleAfter: time.Duration(cfg.Identity.SessionIdleHours) * time.Hour,
-		Ends:      time.Duration(cfg.Identity.SessionDays) * 24 * time.Hour, Frame: web.Frame, Log: a.log,
-	})
-	return err
-}
-
 // newRegistry makes the registry, and the operators whose specs it validates DAG files against.
 func (a *App) newRegistry(cfg Config, folders Folders) (err error) {
 	options := cfg.OperatorOptions()
@@ -229,10 +211,6 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 	if err != nil {
 		return err
 	}
-	dialer, err := dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses})
-	if err != nil {
-		return err
-	}
 	amazon, err := cfg.aws(ctx)
 	if err != nil {
 		return err
@@ -253,7 +231,8 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		Quotas:     a.quotas,
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
-	}, HookLimiter: hooks, NoticeDialer: dialer, Backends: cfg.RuntimeMap(), AWS: amazon, WorkerToken: cfg.WorkerToken})
+	}, HookLimiter: hooks, NoticeDialer: a.dialer, Backends: cfg.RuntimeMap(), AWS: amazon,
+		WorkerToken: cfg.WorkerToken})
 	if err != nil {
 		return err
 	}
@@ -332,31 +311,6 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
 	return nil
-}
-
-// newAPI makes the API, without routes: who may call it, and how often.
-func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
-	callers, err := rest.NewLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst)
-	if err != nil {
-		return nil, err
-	}
-	workers, err := rest.NewLimiter(cfg.Limits.WorkerRequestsPerSecond, cfg.Limits.WorkerBurst)
-	if err != nil {
-		return nil, err
-	}
-	failures, err := rest.NewLimiter(cfg.Limits.RefusedPerSecond, cfg.Limits.RefusedBurst)
-	if err != nil {
-		return nil, err
-	}
-
-	tokens := authz.NewTokens(a.pool)
-	return authz.NewAPI(authz.Config{
-		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
-		Authenticators: append([]authz.Authenticator{tokens}, a.identity.Authenticators()...), Dev: dev,
-		Limiter: callers, Quotas: a.quotas, Failures: failures, Refusals: a.refusals,
-		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
-		Origins: cfg.origins(), Hosts: cfg.hosts(), SignInPath: identity.SignInPath, RenderError: web.RenderError,
-	})
 }
 
 // notReady returns the reason why the server cannot serve requests, or an empty text if it can.
