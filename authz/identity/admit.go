@@ -67,14 +67,10 @@ type places struct {
 	disabled bool // the person is disabled in an org
 }
 
-// admitted returns the places of a person. Who may be nowhere gets a Forbidden fault.
-func admitted(ctx context.Context, tx pgx.Tx, p person) (places, error) {
-	all, err := findPlaces(ctx, tx, p)
-	if err != nil {
-		return places{}, err
-	}
+// admitted returns those of the places in which a person may be. Who may be nowhere gets a Forbidden fault.
+func admitted(all []place, p person) (places, error) {
 	found := places{disabled: slices.ContainsFunc(all, func(at place) bool { return at.disabled })}
-	found.open = slices.DeleteFunc(all, func(at place) bool {
+	found.open = slices.DeleteFunc(slices.Clone(all), func(at place) bool {
 		return at.disabled || !at.member && len(at.rules) == 0 ||
 			len(p.orgs) > 0 && !slices.Contains(p.orgs, at.org.Slug)
 	})
@@ -107,11 +103,7 @@ func (all places) choose(slug string) (at place, ok bool, err error) {
 
 // learn notes which rules match a person now, in every org that has the person as a user: what the others gave is taken
 // away, also from sessions that there are.
-func learn(ctx context.Context, tx pgx.Tx, p person) error {
-	all, err := findPlaces(ctx, tx, p)
-	if err != nil {
-		return err
-	}
+func learn(ctx context.Context, tx pgx.Tx, all []place) error {
 	for _, at := range all {
 		if at.user == uuid.Nil || at.invited {
 			continue
@@ -119,6 +111,22 @@ func learn(ctx context.Context, tx pgx.Tx, p person) error {
 		_, err := tx.Exec(ctx, `UPDATE users SET rules = coalesce($2::uuid[], '{}') WHERE id = $1`, at.user, at.rules)
 		if err != nil {
 			return fmt.Errorf("note the rules of a user: %w", err)
+		}
+	}
+	return nil
+}
+
+// noteRefused records in each org that has the person as a user that a sign-in was refused.
+func noteRefused(ctx context.Context, tx pgx.Tx, p person, all []place) error {
+	for _, at := range all {
+		if at.user == uuid.Nil {
+			continue
+		}
+		as := authz.Caller{OrgID: at.org.ID, OrgSlug: at.org.Slug, Actor: userOf(at.user)}
+		err := authz.AuditSignIn(ctx, tx, as, authz.Refused, map[string]any{"issuer": p.issuer,
+			"disabled": at.disabled})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

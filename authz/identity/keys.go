@@ -50,10 +50,10 @@ func (k *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error
 	if payload, ok := verifyBy(keys, as, signed); ok {
 		return payload, nil
 	}
-	if answer == nil && hasKey(keys, signed) {
-		return nil, badToken() // somebody else signed it
-	}
 	if answer == nil {
+		if hasKey(keys, signed) {
+			return nil, badToken() // somebody else signed it
+		}
 		answer = k.ask()
 	}
 	select {

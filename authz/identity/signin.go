@@ -1,15 +1,14 @@
 package identity
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
@@ -133,60 +132,47 @@ func (id *Identity) askForOrg(w http.ResponseWriter, r *http.Request, among plac
 }
 
 // signIn makes a session of a person for the browser that sent r, whose old one ends, and returns its secret. It is
-// empty if the person has to choose among places first.
+// empty if the person has to choose among places first. A refusal is recorded, and takes away what rules gave before.
 func (id *Identity) signIn(r *http.Request, p person, org string) (secret string, among places, err error) {
-	if err := pg.InTx(r.Context(), id.Owner, func(ctx context.Context, tx pgx.Tx) error {
-		return learn(ctx, tx, p)
-	}); err != nil {
-		return "", places{}, err
-	}
-
+	var refusal error
 	err = pg.InTx(r.Context(), id.Owner, func(ctx context.Context, tx pgx.Tx) error {
 		secret = ""
-		if among, err = admitted(ctx, tx, p); err != nil {
-			return err
-		}
-		at, ok, err := among.choose(org)
-		if err != nil || !ok {
-			return err
-		}
-		if err := at.settle(ctx, tx, p); err != nil {
-			return err
-		}
-
-		if _, err := tx.Exec(ctx, `UPDATE sessions SET revoked_at = now() WHERE hash = $1 AND revoked_at IS NULL`,
-			id.hashOf(r)); err != nil {
-			return fmt.Errorf("end the old session: %w", err)
-		}
-		secret, err = id.open(ctx, tx, at, Browser, r.UserAgent())
-		return err
-	})
-	if fault.Is(err, fault.Forbidden) {
-		err = errors.Join(err, id.noteRefused(r.Context(), p))
-	}
-	return secret, among, err
-}
-
-// noteRefused records in each org that has the person as a user that a sign-in was refused.
-func (id *Identity) noteRefused(ctx context.Context, p person) error {
-	return pg.InTx(ctx, id.Owner, func(ctx context.Context, tx pgx.Tx) error {
 		all, err := findPlaces(ctx, tx, p)
 		if err != nil {
 			return err
 		}
-		for _, at := range all {
-			if at.user == uuid.Nil {
-				continue
-			}
-			as := authz.Caller{OrgID: at.org.ID, OrgSlug: at.org.Slug, Actor: userOf(at.user)}
-			err := authz.AuditSignIn(ctx, tx, as, authz.Refused, map[string]any{"issuer": p.issuer,
-				"disabled": at.disabled})
-			if err != nil {
-				return err
-			}
+		if err := learn(ctx, tx, all); err != nil {
+			return err
 		}
-		return nil
+
+		var at place
+		var chosen bool
+		if among, refusal = admitted(all, p); refusal == nil {
+			at, chosen, refusal = among.choose(org)
+		}
+		if refusal != nil {
+			return noteRefused(ctx, tx, p, all)
+		}
+		if !chosen {
+			return nil
+		}
+		secret, err = id.enter(ctx, tx, at, p, r)
+		return err
 	})
+	return secret, among, cmp.Or(err, refusal)
+}
+
+// enter makes a session of a person in a place.
+func (id *Identity) enter(ctx context.Context, tx pgx.Tx, at place, p person, r *http.Request) (string, error) {
+	if err := at.settle(ctx, tx, p); err != nil {
+		return "", err
+	}
+	_, err := tx.Exec(ctx, `UPDATE sessions SET revoked_at = now() WHERE hash = $1 AND revoked_at IS NULL`,
+		id.hashOf(r))
+	if err != nil {
+		return "", fmt.Errorf("end the old session: %w", err)
+	}
+	return id.open(ctx, tx, at, Browser, r.UserAgent())
 }
 
 // accountPage shows users who they are, their other orgs, and where they are signed in.

@@ -10,7 +10,7 @@ import (
 // sweepEvery is how often what is over is removed, and keepEnded how long sessions stay after their end.
 const (
 	sweepEvery = 10 * time.Minute
-	keepEnded  = 30 * 24 * time.Hour
+	keepEnded  = "interval '30 days'"
 )
 
 // Run removes what is over until ctx ends.
@@ -33,12 +33,13 @@ func (id *Identity) Run(ctx context.Context) error {
 func (id *Identity) sweep(ctx context.Context) error {
 	const batch = 10_000
 	for _, statement := range []string{
-		`DELETE FROM cli_logins WHERE id IN (SELECT id FROM cli_logins WHERE expires_at < now() - $1::interval * 0 LIMIT $2)`,
-		`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE ends_at < now() - $1::interval LIMIT $2)`,
-		`DELETE FROM sign_in_links WHERE id IN (SELECT id FROM sign_in_links WHERE expires_at < now() - $1::interval LIMIT $2)`,
+		`DELETE FROM cli_logins WHERE id IN (SELECT id FROM cli_logins WHERE expires_at < now() LIMIT $1)`,
+		`DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE ends_at < now() - ` + keepEnded + ` LIMIT $1)`,
+		`DELETE FROM sign_in_links
+		WHERE id IN (SELECT id FROM sign_in_links WHERE expires_at < now() - ` + keepEnded + ` LIMIT $1)`,
 	} {
 		for {
-			tag, err := id.Owner.Exec(ctx, statement, keepEnded, batch)
+			tag, err := id.Owner.Exec(ctx, statement, batch)
 			if err != nil {
 				return fault.Wrap(err, "sweep sessions")
 			}
