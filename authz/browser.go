@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -39,6 +40,17 @@ func (o origins) hasHost(host string) bool {
 		_, h, _ := strings.Cut(origin, "://")
 		return strings.EqualFold(h, host)
 	})
+}
+
+// SafeAddress reports whether text is an address at which nobody in between reads along: by TLS, or on this machine.
+func SafeAddress(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	local := strings.EqualFold(u.Hostname(), "localhost") || err == nil && ip.IsLoopback()
+	return u.Scheme == "https" || u.Scheme == "http" && local
 }
 
 // sessionCookie returns the value of a cookie that signs a browser in, empty if the request has none.

@@ -89,16 +89,27 @@ func OrgSettings(ctx context.Context, tx pgx.Tx, orgID uuid.UUID) (s Settings, e
 // SetOrgSettings replaces an org's settings. The pool is the owner's.
 func SetOrgSettings(ctx context.Context, owner *pgxpool.Pool, caller Caller, s Settings) error {
 	return pg.InTx(ctx, owner, func(ctx context.Context, tx pgx.Tx) error {
-		var before Settings
-		err := tx.QueryRow(ctx, `SELECT settings FROM orgs WHERE id = $1 FOR UPDATE`, caller.OrgID).Scan(&before)
+		before, err := changeSettings(ctx, tx, caller, func(now *Settings) { *now = s })
 		if err != nil {
-			return fmt.Errorf("read settings of org %s: %w", caller.OrgID, err)
-		}
-		if _, err := tx.Exec(ctx, `UPDATE orgs SET settings = $2 WHERE id = $1`, caller.OrgID, s); err != nil {
-			return fmt.Errorf("set settings of org %s: %w", caller.OrgID, err)
+			return err
 		}
 		return Audit(ctx, tx, caller, "org.settings", caller.OrgSlug, Change{Before: before, After: s})
 	})
+}
+
+// changeSettings changes an org's settings, and returns those before.
+func changeSettings(ctx context.Context, tx pgx.Tx, caller Caller, change func(*Settings)) (before Settings,
+	err error) {
+	err = tx.QueryRow(ctx, `SELECT settings FROM orgs WHERE id = $1 FOR UPDATE`, caller.OrgID).Scan(&before)
+	if err != nil {
+		return before, fmt.Errorf("read settings of org %s: %w", caller.OrgID, err)
+	}
+	after := before
+	change(&after)
+	if _, err := tx.Exec(ctx, `UPDATE orgs SET settings = $2 WHERE id = $1`, caller.OrgID, after); err != nil {
+		return before, fmt.Errorf("set settings of org %s: %w", caller.OrgID, err)
+	}
+	return before, nil
 }
 
 // FirstToken describes the org and the admin token that Bootstrap creates.

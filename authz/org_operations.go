@@ -2,7 +2,6 @@ package authz
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -66,19 +65,12 @@ func setDefaultReadRoles(ctx context.Context, owner *pgxpool.Pool, caller Caller
 		if err := RequireOrgRoles(ctx, tx, caller.OrgID, roles); err != nil {
 			return err
 		}
-		var before Settings
-		err := tx.QueryRow(ctx, `SELECT settings FROM orgs WHERE id = $1 FOR UPDATE`, caller.OrgID).Scan(&before)
+		before, err := changeSettings(ctx, tx, caller, func(now *Settings) { now.DefaultReadRoles = roles })
 		if err != nil {
-			return fmt.Errorf("read settings of org %s: %w", caller.OrgID, err)
+			return err
 		}
-
-		after := before
-		after.DefaultReadRoles = roles
-		if _, err := tx.Exec(ctx, `UPDATE orgs SET settings = $2 WHERE id = $1`, caller.OrgID, after); err != nil {
-			return fmt.Errorf("set settings of org %s: %w", caller.OrgID, err)
-		}
-		return Audit(ctx, tx, caller, "org.settings", caller.OrgSlug, map[string]any{
-			"before": map[string]any{"default_read_roles": before.DefaultReadRoles},
-			"after":  map[string]any{"default_read_roles": roles}})
+		return Audit(ctx, tx, caller, "org.settings", caller.OrgSlug, Change{
+			Before: map[string]any{"default_read_roles": before.DefaultReadRoles},
+			After:  map[string]any{"default_read_roles": roles}})
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"slices"
 	"time"
 
@@ -49,23 +47,12 @@ func (n NewToken) validateSCIM(problems *tokenProblems) {
 	if len(n.Grants)+len(n.OrgRoles)+len(n.Runtimes)+len(n.Operators)+len(n.Orgs) > 0 {
 		problems.add("kind", "a scim token gives its users a role, and nothing else: rules give what groups have")
 	}
-	if !issuerAddress(n.Issuer) {
+	if !SafeAddress(n.Issuer) {
 		problems.add("issuer", "%q is not the https address of an issuer, exactly as its ID tokens have it", n.Issuer)
 	}
 	if !slices.Contains([]SubjectFrom{FromSignIn, FromExternalID, FromUserName}, n.SubjectFrom) {
 		problems.add("subject_from", "%q holds no subject: use externalId or userName", n.SubjectFrom)
 	}
-}
-
-// issuerAddress reports whether a text can be the name of an issuer. Only on this machine it may do without TLS.
-func issuerAddress(text string) bool {
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
-		return false
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	local := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
-	return u.Scheme == "https" || u.Scheme == "http" && local
 }
 
 // AuthenticateProvisioner returns the provisioner of a service token of kind scim, or an Unauthenticated fault for

@@ -15,6 +15,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -77,7 +78,7 @@ func (i *issuer) ask(ctx context.Context) (found *oidc.Provider, keys string, er
 	var also struct {
 		Keys string `json:"jwks_uri"`
 	}
-	if err := found.Claims(&also); err != nil || !safeAddress(also.Keys) {
+	if err := found.Claims(&also); err != nil || !authz.SafeAddress(also.Keys) {
 		return nil, "", errors.New("its jwks_uri is no https address")
 	}
 	return found, also.Keys, nil

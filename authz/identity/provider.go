@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -43,9 +43,9 @@ func (p Provider) Check(baseURL string) error {
 		return fault.New(fault.Invalid, "provider %q: its name must be up to 40 of a-z, 0-9 and -", p.Name)
 	case p.ClientID == "":
 		return fault.New(fault.Invalid, "provider %s: client_id is missing", p.Name)
-	case !safeAddress(p.Issuer):
+	case !authz.SafeAddress(p.Issuer):
 		return fault.New(fault.Invalid, "provider %s: the issuer %q must be an https address", p.Name, p.Issuer)
-	case !safeAddress(baseURL):
+	case !authz.SafeAddress(baseURL):
 		return fault.New(fault.Invalid, "provider %s: people can sign in only at an https base_url, not at %q", p.Name,
 			baseURL).WithHint("set base_url to the address at which browsers reach the server")
 	case strings.Trim(pathOf(baseURL), "/") != "":
@@ -63,17 +63,6 @@ func pathOf(address string) string {
 		return ""
 	}
 	return u.Path
-}
-
-// safeAddress reports whether text is an address at which nobody in between reads along: by TLS, or on this machine.
-func safeAddress(text string) bool {
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" {
-		return false
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	local := strings.EqualFold(u.Hostname(), "localhost") || err == nil && ip.IsLoopback()
-	return u.Scheme == "https" || u.Scheme == "http" && local
 }
 
 // provider is a Provider with what this server knows of it.

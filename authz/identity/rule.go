@@ -81,7 +81,7 @@ func (n NewRule) check() error {
 	if n.Kind == ForGroups && !n.Claims.nameGroups() {
 		add("claims", "a rule of kind group has the claim group alone, with the names of groups and no patterns")
 	}
-	if !safeAddress(n.Issuer) {
+	if !authz.SafeAddress(n.Issuer) {
 		add("issuer", "%q is not the https address of an issuer", n.Issuer)
 	}
 
@@ -128,8 +128,7 @@ func (id *Identity) CreateRule(ctx context.Context, caller authz.Caller, n NewRu
 	}
 	if n.Kind == ForUsers && !id.serves(n.Issuer, caller.OrgSlug) {
 		return Rule{}, fault.New(fault.Invalid, "%s is no provider of this server at which people of %s sign in",
-			n.Issuer,
-			caller.OrgSlug).WithHint("an administrator of the server names providers in its config")
+			n.Issuer, caller.OrgSlug).WithHint("an administrator of the server names providers in its config")
 	}
 	if id.BaseURL == "" {
 		return Rule{}, fault.New(fault.Conflict, "this server has no base_url, so no token can name it").
