@@ -49,6 +49,7 @@ type Caller struct {
 	Role      Role     // within the org
 	Grants    []Grant  // roles on some DAGs besides
 	OrgRoles  []string // visibility groups, each as role:SLUG
+	Rules     []string // of a workload: the trust rules that admitted it
 	RequestID string
 	ExpiresAt time.Time // of the caller's token; zero: none expires
 

@@ -193,7 +193,7 @@ func (d *Dispatcher) handBackUnanswered(ctx context.Context, worker string, now 
 }
 
 // leaseTaken pins the inputs of tasks that were taken from the ready set, and leases the tasks. It cancels those that
-// have nothing to do.
+// have nothing to do, and marks and puts aside those that run on no authority any more.
 func (d *Dispatcher) leaseTaken(
 	ctx context.Context, tx pgx.Tx, taken []tasks.Taken, by Holder, now time.Time,
 ) ([]Claimed, error) {
@@ -202,6 +202,10 @@ func (d *Dispatcher) leaseTaken(
 		origins[i] = c.Origin
 	}
 	acting, err := d.Registry.ActingJobs(ctx, tx, tasks.SortedIDs(origins))
+	if err != nil {
+		return nil, err
+	}
+	taken, err = d.authorized(ctx, tx, taken, func(c tasks.Taken) *registry.Job { return acting[c.Origin].Job }, now)
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +230,33 @@ func (d *Dispatcher) leaseTaken(
 		return nil, err
 	}
 	return d.lease(ctx, tx, leased, nil, by, now)
+}
+
+// authorized puts aside the tasks of jobs that read what those may not read any more on whose authority their versions
+// run, and returns the others. The authority's review takes them back once somebody answers for them.
+func (d *Dispatcher) authorized(ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
+	jobOf func(tasks.Taken) *registry.Job, now time.Time) ([]tasks.Taken, error) {
+	var jobs []*registry.Job
+	for _, c := range taken {
+		if job := jobOf(c); job != nil {
+			jobs = append(jobs, job)
+		}
+	}
+	lost, err := d.Registry.LostAuthorityOf(ctx, tx, jobs)
+	if err != nil || len(lost) == 0 {
+		return taken, err
+	}
+
+	var kept, aside []tasks.Taken
+	for i, c := range taken {
+		if job := jobOf(c); job != nil && lost[job.ID].Jobs != nil {
+			taken[i].Aside = true
+			aside = append(aside, c)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	return kept, d.Tasks.SetAside(ctx, tx, aside, tasks.OfAuthority, now)
 }
 
 // pin returns the input revisions that each task is to read, and the tasks that have become obsolete, with the reasons.

@@ -101,16 +101,23 @@ func (d *Dispatcher) claimTogether(claims []*claiming) error {
 		}
 	}
 
-	tasks, err := d.ClaimTaken(ctx, c.holder(), now,
-		func(ctx context.Context, tx pgx.Tx) ([]tasks.Taken, error) {
-			return d.takeThese(ctx, tx, c, first)
+	var taken []tasks.Taken
+	claimed, err := d.ClaimTaken(ctx, c.holder(), now,
+		func(ctx context.Context, tx pgx.Tx) (_ []tasks.Taken, err error) {
+			taken, err = d.takeThese(ctx, tx, c, first)
+			return taken, err
 		})
 	if err != nil {
 		return err
 	}
 
-	for i, t := range tasks {
-		first[t.TaskID].Claimed = &tasks[i]
+	for i, t := range claimed {
+		first[t.TaskID].Claimed = &claimed[i]
+	}
+	for _, t := range taken {
+		if t.Aside {
+			first[t.Task].Reason = protocol.Throttled // as for one that is paused
+		}
 	}
 	for _, x := range claims {
 		if f := first[x.Task]; f != x && f.Claimed == nil {

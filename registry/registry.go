@@ -47,11 +47,12 @@ type Config struct {
 	) (found *relations.Misfit, looked int, err error)
 }
 
-// Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but a
-// cache of rows that never change.
+// Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but rows that
+// never change, and what it found a moment ago.
 type Registry struct {
 	Config
-	jobs recent.Cache[uuid.UUID, *Job]
+	jobs        recent.Cache[uuid.UUID, *Job]
+	authorities authorities
 }
 
 // New validates the config.

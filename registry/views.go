@@ -29,23 +29,24 @@ const (
 
 // Version is one immutable definition of a DAG.
 type Version struct {
-	ID          uuid.UUID  `json:"id"`
-	DAG         string     `json:"dag"`
-	Number      int        `json:"version" doc:"Counts the versions of this DAG from 1"`
-	Hash        string     `json:"yaml_hash"`
-	SourceHash  string     `json:"source_hash"`
-	Status      Status     `json:"status"`
-	CreatedBy   string     `json:"created_by"`
-	SourceRef   string     `json:"source_ref,omitempty"`
-	CreatedAt   time.Time  `json:"created_at"`
-	BuildingAt  *time.Time `json:"building_at,omitempty" doc:"When its build last began or resumed"`
-	ReadyAt     *time.Time `json:"ready_at,omitempty"`
-	ActivatedAt *time.Time `json:"activated_at,omitempty"`
-	Error       string     `json:"error,omitempty"`
-	ForwardOnly bool       `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
-	ForwardFrom string     `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
-	Consents    []Consent  `json:"consents,omitempty" enum:"cancel-tasks,allow-removals" doc:"What its deploy agreed to, by the flags of the command"`
-	ShrunkAt    *time.Time `json:"shrunk_at,omitempty" doc:"When it was shrunk to a record, past the version retention: it cannot be rolled back to, but its document can be deployed again"`
+	ID          uuid.UUID       `json:"id"`
+	DAG         string          `json:"dag"`
+	Number      int             `json:"version" doc:"Counts the versions of this DAG from 1"`
+	Hash        string          `json:"yaml_hash"`
+	SourceHash  string          `json:"source_hash"`
+	Status      Status          `json:"status"`
+	CreatedBy   string          `json:"created_by"`
+	Authority   authz.Authority `json:"authority,omitempty" doc:"Whose rights count for what its jobs read: who deployed it, or made it serve since"`
+	SourceRef   string          `json:"source_ref,omitempty"`
+	CreatedAt   time.Time       `json:"created_at"`
+	BuildingAt  *time.Time      `json:"building_at,omitempty" doc:"When its build last began or resumed"`
+	ReadyAt     *time.Time      `json:"ready_at,omitempty"`
+	ActivatedAt *time.Time      `json:"activated_at,omitempty"`
+	Error       string          `json:"error,omitempty"`
+	ForwardOnly bool            `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
+	ForwardFrom string          `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
+	Consents    []Consent       `json:"consents,omitempty" enum:"cancel-tasks,allow-removals" doc:"What its deploy agreed to, by the flags of the command"`
+	ShrunkAt    *time.Time      `json:"shrunk_at,omitempty" doc:"When it was shrunk to a record, past the version retention: it cannot be rolled back to, but its document can be deployed again"`
 }
 
 // DeployRequest is a DAG file with everything that it refers to.

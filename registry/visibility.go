@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -24,7 +25,15 @@ type Visibility struct {
 // DatasetVisibility is the visibility of a dataset with what guards it besides.
 type DatasetVisibility struct {
 	Visibility
-	Guards []Guard `json:"guards" doc:"What it is computed from, at any distance, and who may read that"`
+	Guards  []Guard   `json:"guards" doc:"What it is computed from, at any distance, and who may read that"`
+	Stopped []Stopped `json:"stopped,omitempty" doc:"After a change: jobs of the org that wait, because those on whose authority they run may not read what they read"`
+}
+
+// Stopped is a job that waits for somebody who answers for what it reads.
+type Stopped struct {
+	Job       string          `json:"job" doc:"DAG/JOB"`
+	Version   int             `json:"version"`
+	Authority authz.Authority `json:"authority" doc:"On whose authority the version runs"`
 }
 
 // Guard is a dataset with read roles that others are computed from.
@@ -110,13 +119,40 @@ func (r *Registry) SetVisibility(
 		if err != nil {
 			return err
 		}
-		v, err = visibilityOf(ctx, tx, caller.OrgID, d.ID)
+		if v, err = visibilityOf(ctx, tx, caller.OrgID, d.ID); err != nil {
+			return err
+		}
+		v.Stopped, err = stopped(ctx, tx, caller.OrgID)
 		return err
 	})
 	if err != nil {
 		return v, fmt.Errorf("visibility of dataset %s: %w", name, err)
 	}
 	return v, nil
+}
+
+// stopped lists the jobs of an org that wait for somebody who answers for what they read.
+func stopped(ctx context.Context, tx pgx.Tx, org uuid.UUID) (list []Stopped, err error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM dag_versions
+		WHERE org_id = $1 AND status IN ('Active', 'Building', 'Ready')`, org)
+	if err != nil {
+		return nil, fmt.Errorf("versions at work: %w", err)
+	}
+	versions, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("versions at work: %w", err)
+	}
+
+	lost, err := LostAuthorityIn(ctx, tx, org, versions...)
+	for _, l := range lost {
+		for _, job := range l.Jobs {
+			list = append(list, Stopped{l.DAG + "/" + job, l.Version, l.Actors})
+		}
+	}
+	slices.SortFunc(list, func(a, b Stopped) int {
+		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Version, b.Version))
+	})
+	return list, err
 }
 
 // visibilityOf walks the other way round than hidden_generations: from what is served to what it is computed from. It

@@ -102,7 +102,7 @@ func (s sessions) find(ctx context.Context, secret string, kind SessionKind) (au
 	err := s.Owner.QueryRow(ctx, `
 		WITH session AS (
 			SELECT s.id, s.org_id, o.slug, u.id AS user_id, coalesce(u.email, u.display_name, '') AS name, u.role,
-				u.grants, u.rules, s.last_used_at, s.expires_at
+				u.grants, s.last_used_at, s.expires_at
 			FROM sessions s JOIN users u ON u.id = s.user_id JOIN orgs o ON o.id = s.org_id
 			WHERE s.hash = $1 AND s.kind = $2 AND s.revoked_at IS NULL AND s.expires_at > now() AND u.disabled_at IS NULL
 		), used AS (
@@ -112,21 +112,11 @@ func (s sessions) find(ctx context.Context, secret string, kind SessionKind) (au
 			RETURNING s.user_id
 		), seen AS (
 			UPDATE users u SET last_seen_at = now() FROM used WHERE u.id = used.user_id
-		), given AS ( -- by the rules that matched the last sign-in, and by those of the groups of the user
-			SELECT r.role, r.grants, r.org_roles
-			FROM session JOIN trust_rules r ON r.id = ANY(session.rules) AND r.org_id = session.org_id
-			UNION ALL
-			SELECT r.role, r.grants, r.org_roles
-			FROM session
-			JOIN scim_group_members m ON m.user_id = session.user_id AND m.org_id = session.org_id
-			JOIN scim_groups g ON g.id = m.group_id
-			JOIN trust_rules r ON r.org_id = session.org_id AND r.kind = 'group' AND r.issuer = g.issuer
-				AND r.claims -> 'group' ? g.display_name
+		), given AS (
+			SELECT g.* FROM session CROSS JOIN LATERAL rules_of_user(session.org_id, session.user_id) g
 		)
 		SELECT org_id, slug, user_id, name, role, grants, expires_at,
-			ARRAY(SELECT 'role:' || r.slug FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-				WHERE m.user_id = session.user_id
-				UNION SELECT unnest(org_roles) FROM given),
+			org_roles_of_user(org_id, user_id),
 			ARRAY(SELECT role FROM given),
 			ARRAY(SELECT unnest(grants) FROM given)
 		FROM session`, authz.HashSecret(secret), kind).

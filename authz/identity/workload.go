@@ -96,6 +96,7 @@ func admitWorkload(org authz.Org, rules []trustRule, issuer string, claims Claim
 			c = authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "workload:" + r.name,
 				Name: short(claims.text("sub"))}
 		}
+		c.Rules = append(c.Rules, r.name)
 		ok, roles, grants = true, append(roles, r.role), append(grants, r.grants...)
 		c.OrgRoles = union(c.OrgRoles, r.roles)
 	}

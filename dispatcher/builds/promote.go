@@ -43,6 +43,9 @@ func (bs *Builds) Promote(
 		if b, err = deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, clock.Now()); err != nil {
 			return err
 		}
+		if err := registry.TakeAuthority(ctx, tx, caller, b.ID); err != nil {
+			return err
+		}
 		if err := deploy.RefuseMisfits(ctx, tx, b); err != nil {
 			return err
 		}
@@ -105,6 +108,9 @@ func (bs *Builds) promoteAtOnce(
 		}
 		b, err := deploy.Activate(ctx, tx, caller.OrgID, dagName, number, given, now)
 		if err != nil {
+			return err
+		}
+		if err := registry.TakeAuthority(ctx, tx, caller, b.ID); err != nil {
 			return err
 		}
 		if unchecked, err := bs.UncheckedOutputs(ctx, tx, b); err != nil || len(unchecked) > 0 {

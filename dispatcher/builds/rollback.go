@@ -60,6 +60,9 @@ func (bs *Builds) Rollback(
 		if _, err := bs.deployer.Judge(ctx, tx, b, lost, true); err != nil {
 			return err
 		}
+		if err := registry.TakeAuthority(ctx, tx, caller, b.ID); err != nil {
+			return err
+		}
 
 		before, err := registry.ActiveNumber(ctx, tx, caller.OrgID, dagName)
 		if err != nil {

@@ -52,11 +52,13 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources, v *views.Views) *Contro
 	}
 }
 
-// Loops returns the loops that work off backfills and bulk actions, and apply pauses.
+// Loops returns the loops that work off backfills and bulk actions, apply pauses, and take back tasks for which
+// somebody answers again.
 func (ctl *Control) Loops() []dispatcher.Loop {
 	return []dispatcher.Loop{
 		{Name: "backfill", Body: ctl.AdvanceBackfills},
 		{Name: "pauses", Body: ctl.ReviewPauses},
+		{Name: "authority", Body: ctl.ReviewAuthority},
 		{Name: "bulk", Body: ctl.AdvanceBulkActions},
 	}
 }

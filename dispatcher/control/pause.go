@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // A pause applies to a name: a job, a DAG, or a whole org. It outlives deploys and rollbacks, and applies to the
@@ -107,6 +109,9 @@ func (ctl *Control) Resume(ctx context.Context, caller authz.Caller, dagName, jo
 			return err
 		}
 		if err := ctl.takeBack(ctx, tx, caller.OrgID, now); err != nil {
+			return err
+		}
+		if err := registry.RelieveAuthorities(ctx, tx, caller, dagName); err != nil {
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "pause.remove", p.What(), authz.Change{Before: before})
@@ -243,4 +248,55 @@ func (ctl *Control) ReviewPauses(ctx context.Context, now time.Time) (more bool,
 		}))
 	}
 	return false, errors.Join(failed...)
+}
+
+// takenBackAtOnce is how many tasks return to the claimable set in one transaction.
+const takenBackAtOnce = 1000
+
+// ReviewAuthority takes back tasks that were put aside because their versions ran on no authority any more, once
+// somebody answers for their jobs, or no version has them.
+func (ctl *Control) ReviewAuthority(ctx context.Context, now time.Time) (more bool, err error) {
+	err = pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) error {
+		more = false
+		rows, err := tx.Query(ctx, `
+			SELECT DISTINCT origin_job_id FROM waiting WHERE reason = 'paused' AND blocker = 'authority'`)
+		if err != nil {
+			return err
+		}
+		origins, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		if err != nil || len(origins) == 0 {
+			return err
+		}
+		acting, err := ctl.registry.ActingJobs(ctx, tx, origins)
+		if err != nil {
+			return err
+		}
+		var jobs []*registry.Job
+		for _, a := range acting {
+			jobs = append(jobs, a.Job)
+		}
+		lost, err := ctl.registry.LostAuthorityOf(ctx, tx, jobs)
+		if err != nil {
+			return err
+		}
+
+		origins = slices.DeleteFunc(origins, func(origin uuid.UUID) bool {
+			a, ok := acting[origin]
+			return ok && lost[a.Job.ID].Jobs != nil
+		})
+		if len(origins) == 0 {
+			return nil
+		}
+		if err := tasks.LockOrigins(ctx, tx, origins); err != nil {
+			return err
+		}
+		more, err = ctl.tasks.PromoteWhere(ctx, tx, now, `q.task_id IN (
+			SELECT task_id FROM waiting WHERE reason = 'paused' AND blocker = 'authority' AND origin_job_id = ANY($1)
+			ORDER BY rank, task_id LIMIT $2)`, origins, takenBackAtOnce)
+		return err
+	})
+	if more {
+		ctl.wake.Send(wakeup.Claim)
+	}
+	return more, fault.Wrap(err, "take back tasks on whose authority somebody answers")
 }

@@ -122,7 +122,7 @@ func (w *World) Open(open func(context.Context, string, ...pg.Option) (*pgxpool.
 // Org creates another tenant.
 func (w *World) Org(slug string) *Tenant {
 	w.T.Helper()
-	tn := &Tenant{W: w, Landing: w.T.TempDir(), Caller: authz.Caller{OrgSlug: slug, Actor: "user:" + slug,
+	tn := &Tenant{W: w, Landing: w.T.TempDir(), Caller: authz.Caller{OrgSlug: slug, Actor: "dev",
 		Role: authz.RoleAdmin}}
 	require.NoError(w.T, w.Pool.QueryRow(w.T.Context(), `INSERT INTO orgs (name, slug) VALUES ($1, $1) RETURNING id`,
 		slug).Scan(&tn.Caller.OrgID))

@@ -154,6 +154,8 @@ type Taken struct {
 	Job  *registry.Job  // the job whose definition runs it
 	Pins []registry.Pin // the revisions to read
 	Idle string         // why it has nothing to do; empty: it has
+
+	Aside bool // it was put aside instead of being leased: see SetAside
 }
 
 // Here returns the scope of this process for runtimes that it serves.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Pause is a pause that somebody set on an org, a DAG or a job.
@@ -61,3 +63,24 @@ func PausesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]Pause, error) {
 // NotPaused is the SQL condition on sources that no pause applies.
 const NotPaused = `NOT EXISTS (SELECT FROM pauses p WHERE p.org_id = sources.org_id
 	AND (p.dag_name = '' OR p.dag_name = sources.dag_name AND p.job_name IN ('', sources.job_name)))`
+
+// OfAuthority is the blocker of paused tasks that no pause keeps, but that run on no authority any more.
+const OfAuthority = "authority"
+
+// SetAside puts tasks that were taken from the ready set into the waiting set as paused by a blocker, and gives back
+// what they held of limits.
+func (st *Store) SetAside(ctx context.Context, tx pgx.Tx, taken []Taken, blocker string, now time.Time) error {
+	freed := map[Limit]int{}
+	rows := make([]waitRow, len(taken))
+	for i, c := range taken {
+		rows[i] = waitRow{c.Task, c.Org, c.Origin, c.Slot, string(WaitPaused), blocker, nil, c.rank}
+		AddFreed(freed, c.Org, c.Limits)
+	}
+
+	var b pg.Batch
+	insertWaiting(&b, rows)
+	if err := b.SendLast(ctx, tx); err != nil {
+		return err
+	}
+	return st.ReleaseAll(ctx, tx, freed, now)
+}

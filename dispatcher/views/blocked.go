@@ -2,6 +2,8 @@ package views
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -23,7 +25,11 @@ func (vs *Views) blocked(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dags ...registry.DAG,
 ) (map[uuid.UUID][]BlockedJob, error) {
 	inputs, err := deploy.BlockedInputs(ctx, tx, caller.OrgID, workedFor(dags...)...)
-	if err != nil || len(inputs) == 0 {
+	if err != nil {
+		return nil, err
+	}
+	lost, err := registry.LostAuthorityIn(ctx, tx, caller.OrgID, workedFor(dags...)...)
+	if err != nil || len(inputs)+len(lost) == 0 {
 		return nil, err
 	}
 
@@ -44,6 +50,12 @@ func (vs *Views) blocked(
 			b.Input, b.Text = in.Job.Inputs[in.Index].As, in.Blocked()
 		}
 		byVersion[in.VersionID] = append(byVersion[in.VersionID], b)
+	}
+	for version, l := range lost {
+		for _, job := range slices.Sorted(maps.Values(l.Jobs)) {
+			text := l.Why() + "; whoever may read it can deploy or promote the version again"
+			byVersion[version] = append(byVersion[version], BlockedJob{Job: job, Text: text})
+		}
 	}
 	return byVersion, nil
 }

@@ -274,6 +274,9 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 			r.Code = WhyHeldBack // nobody asked for that time: see holdLive
 		}
 	case tasks.WaitPaused:
+		if p.blocker == tasks.OfAuthority {
+			return e.noAuthority(ctx, job, r)
+		}
 		pauses, err := e.pauses(ctx)
 		if err != nil {
 			return err
@@ -283,6 +286,19 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 		r.Code, r.Count, r.Max, r.Error, r.Since = WhyDead, p.failures, p.maxAttempts, p.err, p.ended
 	default:
 		return fmt.Errorf("task %s waits for %q", p.id, p.waiting)
+	}
+	return nil
+}
+
+// noAuthority says whose authority a job's version has lost, if it still has.
+func (e *explainer) noAuthority(ctx context.Context, job *registry.Job, r *Reason) error {
+	lost, err := registry.LostAuthorityIn(ctx, e.tx, e.caller.OrgID, job.VersionID)
+	if err != nil {
+		return err
+	}
+	r.Code = WhyNoAuthority
+	if l, is := lost[job.VersionID]; is {
+		r.Version, r.Actor = l.Version, strings.Join(l.Actors, ", ")
 	}
 	return nil
 }

@@ -73,6 +73,7 @@ const (
 	WhyRunAt       Code = "run_at"
 	WhyHeldBack    Code = "held_back"
 	WhyPaused      Code = "paused"
+	WhyNoAuthority Code = "no_authority"
 	WhyDead        Code = "dead"
 	WhyRunning     Code = "running"
 	WhyLeaseLost   Code = "lease_lost"
@@ -130,7 +131,7 @@ const (
 var Codes = []Code{
 	WhyQueued, WhyNoWorker, WhyStorageAway, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack,
 	WhyRunAt,
-	WhyHeldBack, WhyPaused, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
+	WhyHeldBack, WhyPaused, WhyNoAuthority, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
@@ -228,6 +229,13 @@ var taskWordings = map[Code]wording{
 			return "it was paused, and goes on by itself"
 		}
 		return fmt.Sprintf("it is paused by %s%s%s", r.Actor, since(r.Since), saying(r.Detail))
+	}},
+	WhyNoAuthority: {"a task", func(r Reason) string {
+		if r.Actor == "" {
+			return "it was kept back until somebody answered for what it reads, and goes on by itself"
+		}
+		return fmt.Sprintf("version %d runs on the authority of %s, who may no longer read all that this job reads: "+
+			"whoever may read it can deploy or promote the version again", r.Version, r.Actor)
 	}},
 	WhyDead: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it failed %s and is out of attempts: retry or skip it%s",

@@ -194,9 +194,9 @@ func TestWhyATaskWaits(t *testing.T) {
 	require.Equal(t, "doomed/doomed k: it failed 1 time and is out of attempts: retry or skip it: hopeless", dead.Text)
 
 	paused := of("paused").Reasons[0]
-	require.Equal(t, "user:acme", paused.Actor)
+	require.Equal(t, "dev", paused.Actor)
 	require.Equal(t, "a reason", paused.Detail)
-	require.Contains(t, paused.Text, "paused/paused k: it is paused by user:acme since ")
+	require.Contains(t, paused.Text, "paused/paused k: it is paused by dev since ")
 
 	// Ready tasks have an order.
 	var first, second uuid.UUID

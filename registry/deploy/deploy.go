@@ -252,7 +252,7 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
 	if v.Status == registry.Ready && d.activate() {
-		if err := registry.RequireReadable(ctx, tx, d.caller, v.ID); err != nil {
+		if err := registry.TakeAuthority(ctx, tx, d.caller, v.ID); err != nil {
 			return registry.Deployment{}, err
 		}
 		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, building_at = `+waited("$3")+`
@@ -260,6 +260,8 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 			d.caller.OrgID, v.ID, d.now); err != nil {
 			return registry.Deployment{}, err
 		}
+	} else if _, err := registry.RelieveAuthority(ctx, tx, d.caller, v.ID); err != nil {
+		return registry.Deployment{}, err
 	}
 
 	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
@@ -274,7 +276,7 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
 	d.version = v.ID
-	if err := d.requireReadable(ctx, tx); err != nil {
+	if err := d.takeAuthority(ctx, tx); err != nil {
 		return registry.Deployment{}, err
 	}
 	if err := d.claimNames(ctx, tx); err != nil {
@@ -322,9 +324,9 @@ func (d *deploy) audit(ctx context.Context, tx pgx.Tx, number int, detail map[st
 	return authz.Audit(ctx, tx, d.caller, "dag.deploy", fmt.Sprintf("%s v%d", d.doc.Name, number), detail)
 }
 
-// requireReadable refuses a version whose inputs the caller may not read.
-func (d *deploy) requireReadable(ctx context.Context, tx pgx.Tx) error {
-	return registry.RequireReadable(ctx, tx, d.caller, d.version)
+// takeAuthority lets the version run on the caller's authority. It refuses one whose inputs the caller may not read.
+func (d *deploy) takeAuthority(ctx context.Context, tx pgx.Tx) error {
+	return registry.TakeAuthority(ctx, tx, d.caller, d.version)
 }
 
 // activate reports whether the version is cut over to as soon as it is ready.
@@ -339,7 +341,7 @@ func (d *deploy) create(ctx context.Context, tx pgx.Tx, hash string) (registry.V
 	d.version = version.ID
 	for _, step := range []func(context.Context, pgx.Tx) error{
 		d.claimNames, d.insertDatasets, d.resolveInputs, d.insertJobs, d.insertGenerations,
-		d.insertPointers, d.insertInputs, d.requireReadable, d.holdInherited, d.refuseCycle, d.readsUnchanged,
+		d.insertPointers, d.insertInputs, d.takeAuthority, d.holdInherited, d.refuseCycle, d.readsUnchanged,
 	} {
 		if err := step(ctx, tx); err != nil {
 			return registry.Version{}, err

@@ -74,6 +74,10 @@ func writeVisibility(w io.Writer, v registry.DatasetVisibility) {
 		who = "members of " + strings.Join(v.ReadRoles, " or ")
 	}
 	fmt.Fprintf(w, "Read by      %s\n", who)
+	for _, s := range v.Stopped {
+		fmt.Fprintf(w, "Waits        %s: version %d runs on the authority of %s, who may not read all that it reads\n",
+			s.Job, s.Version, strings.Join(s.Authority, ", "))
+	}
 	if v.Opened {
 		fmt.Fprintln(w, "Opened       an admin has said that the read roles of its inputs do not count")
 		return
