@@ -72,8 +72,10 @@ func (ctl *Control) StartBackfill(
 
 	var job *registry.Job
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		job, err = ctl.registry.ActiveJob(ctx, tx, caller.OrgID, dagName, req.Job)
-		return err
+		if job, err = ctl.registry.ActiveJob(ctx, tx, caller.OrgID, dagName, req.Job); err != nil {
+			return err
+		}
+		return ctl.registry.RequireReadableJob(ctx, tx, caller, job)
 	})
 
 	var wanted []wantedPartition

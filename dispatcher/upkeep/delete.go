@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -21,7 +23,7 @@ func (u *Upkeep) PlanDeletion(
 	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
 ) (plan deploy.Deletion, err error) {
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		plan, err = planDeletion(ctx, tx, caller, dagName, now)
+		plan, err = u.planDeletion(ctx, tx, caller, dagName, now)
 		return err
 	})
 	if err != nil {
@@ -30,12 +32,25 @@ func (u *Upkeep) PlanDeletion(
 	return plan, nil
 }
 
-func planDeletion(
+// planDeletion refuses whoever may not read all that goes.
+func (u *Upkeep) planDeletion(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string, now time.Time,
 ) (deploy.Deletion, error) {
 	plan, err := deploy.PlanDeletion(ctx, tx, caller.OrgID, dagName, now)
 	if err != nil {
 		return plan, err
+	}
+	datasets := make([]uuid.UUID, len(plan.Datasets))
+	for i, d := range plan.Datasets {
+		datasets[i] = d.ID
+	}
+	names, err := u.registry.ReadableNames(ctx, tx, caller, datasets)
+	if err != nil {
+		return deploy.Deletion{}, err
+	}
+	if len(names) < len(datasets) {
+		return deploy.Deletion{}, fault.New(fault.Forbidden, "%s has datasets that %s may not read",
+			dagName, caller.Actor).WithHint("an admin of the org %s can delete it", caller.OrgSlug)
 	}
 
 	origins, err := deploy.OriginsOf(ctx, tx, caller.OrgID, dagName)
@@ -65,7 +80,7 @@ func (u *Upkeep) DeleteDAG(
 			return err
 		}
 
-		if deleted, err = planDeletion(ctx, tx, caller, dagName, now); err != nil {
+		if deleted, err = u.planDeletion(ctx, tx, caller, dagName, now); err != nil {
 			return err
 		}
 		if err := deploy.DeleteDAG(ctx, tx, caller.OrgID, deleted, given, now); err != nil {

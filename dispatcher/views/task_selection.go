@@ -95,12 +95,13 @@ func (vs *Views) Selected(
 	}
 
 	s.addState(c)
+	if err := vs.addReadable(ctx, tx, caller, c, s); err != nil {
+		return "", nil, err
+	}
 	if err := vs.addPartition(ctx, tx, c, s.Partition); err != nil {
 		return "", nil, err
 	}
-	if err := vs.addError(ctx, tx, caller, c, s); err != nil {
-		return "", nil, err
-	}
+	s.addError(c)
 	s.addTimes(c)
 	if len(s.IDs) > 0 {
 		c.add("t.id = ANY(?)", s.IDs)
@@ -142,27 +143,30 @@ func (vs *Views) addPartition(
 	return nil
 }
 
-// addError adds the conditions on the errors of tasks. A caller who may not read a task's error must not find the task
-// by it either, so tasks of hidden jobs are left out.
-func (vs *Views) addError(
+// addReadable leaves out the tasks of hidden jobs if the selection looks into tasks. A caller who may not read a task's
+// partition or error must not find the task by it either.
+func (vs *Views) addReadable(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, c *conditions, s TaskSelection,
 ) error {
-	if s.Error == "" && s.ErrorGroup == "" {
+	if s.Partition == "" && s.Error == "" && s.ErrorGroup == "" {
 		return nil
 	}
-	if s.Error != "" {
-		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
-	}
-	if s.ErrorGroup != "" {
-		c.add("t.error_message IS NOT NULL AND error_group(t.error_message) = ?", s.ErrorGroup)
-	}
-
 	hidden, err := vs.registry.HiddenOrigins(ctx, tx, caller)
 	if err != nil {
 		return err
 	}
 	c.add("t.job_id <> ALL(?)", hidden)
 	return nil
+}
+
+// addError adds the conditions on the errors of tasks.
+func (s TaskSelection) addError(c *conditions) {
+	if s.Error != "" {
+		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
+	}
+	if s.ErrorGroup != "" {
+		c.add("t.error_message IS NOT NULL AND error_group(t.error_message) = ?", s.ErrorGroup)
+	}
 }
 
 // addTimes adds the conditions on when tasks were made.
