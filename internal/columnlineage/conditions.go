@@ -59,6 +59,7 @@ func isOneOf(n map[string]any, name string, isName func(map[string]any) bool) (h
 	if !isName(first) || kind != "COMPARE_IN" && kind != "COMPARE_NOT_IN" {
 		return false, false
 	}
+
 	for _, child := range children[1:] {
 		part, _ := child.(map[string]any)
 		if text(part, "class") != "CONSTANT" {

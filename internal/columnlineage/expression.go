@@ -120,6 +120,7 @@ func (e *evaluation) parts(n map[string]any, transform string) {
 			e.lose("%s of an expression of kind %s is not followed", key, class)
 		}
 	}
+
 	e.through(transform)
 	for _, key := range known.flow {
 		e.walk(n[key], transform)

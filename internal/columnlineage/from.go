@@ -166,7 +166,8 @@ func (w *walker) join(n map[string]any, outer *scope, ctes with) *scope {
 			continue
 		}
 		if len(at) != 1 {
-			both.star.lost = cmp.Or(both.star.lost, "the column "+c.name+" of USING is there several times, or not at all")
+			both.star.lost = cmp.Or(both.star.lost,
+				"the column "+c.name+" of USING is there several times, or not at all")
 			continue
 		}
 		merged := mergedColumn(left.star.columns[at[0]], c, kind, how)

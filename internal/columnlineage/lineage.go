@@ -70,12 +70,11 @@ func (v value) lineage(name string) relations.ColumnLineage {
 	if v.name != "" && !sqltext.Same(v.name, name) && !numbered(name, v.name) {
 		l.Sources, l.Unsure = nil, fmt.Sprintf("a column %q was found in its place", v.name)
 	}
-	if l.Sources == nil {
-		l.Sources = []relations.SourceColumn{}
-	}
-	l.Sources = slices.SortedFunc(slices.Values(l.Sources), func(a, b relations.SourceColumn) int {
+	l.Sources = append([]relations.SourceColumn{}, l.Sources...) // as JSON an empty list, and never null
+	slices.SortFunc(l.Sources, func(a, b relations.SourceColumn) int {
 		return cmp.Or(strings.Compare(a.Table, b.Table), strings.Compare(a.Column, b.Column))
 	})
+
 	return l
 }
 
@@ -200,8 +199,8 @@ func (w *walker) withClause(n map[string]any, outer *scope, ctes with) with {
 // recursive adds what each turn adds until nothing is new.
 func (w *walker) recursive(n map[string]any, outer *scope, ctes with) relation {
 	for key := range n {
-		if !slices.Contains([]string{"type", "cte_name", "aliases", "left", "right", "union_all", "cte_map", "modifiers"},
-			key) {
+		if !slices.Contains([]string{"type", "cte_name", "aliases", "left", "right", "union_all", "cte_map",
+			"modifiers"}, key) {
 			return lostFor("%s of a recursive WITH is not followed", key)
 		}
 	}
@@ -261,6 +260,7 @@ func (r relation) joinedByName(other relation) relation {
 	if r.lost != "" || other.lost != "" {
 		return relation{lost: cmp.Or(r.lost, other.lost)}
 	}
+
 	out := slices.Clone(r.columns)
 	for _, c := range other.columns {
 		name := c.called()

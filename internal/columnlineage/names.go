@@ -89,6 +89,7 @@ func (in *scope) alias(path []string) (value, bool) {
 	if at := columnsNamed(in.aliases, path[0]); len(at) > 0 {
 		return in.aliases[at[0]].field(path[1:]), true
 	}
+
 	for _, s := range in.sources {
 		if len(path) == 1 && s.alias == path[0] {
 			f := flow{transform: Expression}
@@ -119,6 +120,7 @@ func (in *scope) madeUp(path []string) (value, bool) {
 			}
 		}
 	}
+
 	switch {
 	case len(matching) > 0:
 		return matching[0], true

@@ -79,6 +79,7 @@ func members(decoder *json.Decoder, each func(name string) error) error {
 	if begin != json.Delim('{') {
 		return errNoObject
 	}
+
 	for decoder.More() {
 		key, err := decoder.Token()
 		if err != nil {

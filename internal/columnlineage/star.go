@@ -86,8 +86,8 @@ func (w *walker) changed(r relation, star map[string]any, in *scope, ctes with) 
 		return r
 	}
 	for key := range star {
-		if !slices.Contains([]string{"class", "type", "alias", "relation_name", "exclude_list", "qualified_exclude_list",
-			"replace_list", "rename_list", "columns", "expr"}, key) {
+		if !slices.Contains([]string{"class", "type", "alias", "relation_name", "exclude_list",
+			"qualified_exclude_list", "replace_list", "rename_list", "columns", "expr"}, key) {
 			return lostFor("%s of a star is not followed", key)
 		}
 	}
@@ -171,6 +171,7 @@ func (w *walker) unnested(n map[string]any, in *scope, ctes with) item {
 	if len(children) == 0 {
 		return one(v)
 	}
+
 	argument, _ := children[0].(map[string]any)
 	of := w.value(argument, in, ctes)
 	element, isList := elementOf(of.kind)
@@ -193,10 +194,10 @@ func (w *walker) unnested(n map[string]any, in *scope, ctes with) item {
 // makesLists reports whether an expression is a list for certain.
 func makesLists(n map[string]any) bool {
 	name := sqltext.Lower(text(n, "function_name"))
-	return text(n, "class") == "FUNCTION" && (strings.HasPrefix(name, "list_transform") ||
-		slices.Contains([]string{"list_value", "list_filter", "list_apply", "list_sort", "list_distinct", "list_concat",
-			"string_split", "split", "str_split", "string_to_array", "regexp_split_to_array", "string_split_regex", "range",
-			"generate_series", "array_agg", "list", "map_keys", "map_values", "regexp_extract_all"}, name))
+	return text(n, "class") == "FUNCTION" && slices.Contains([]string{"list_value", "list_transform", "list_filter",
+		"list_apply", "list_sort", "list_distinct", "list_concat", "string_split", "split", "str_split",
+		"string_to_array", "regexp_split_to_array", "string_split_regex", "range", "generate_series", "array_agg",
+		"list", "map_keys", "map_values", "regexp_extract_all"}, name)
 }
 
 // starsIn returns the COLUMNS(…) of an expression that make it several columns: not those of subqueries, and not those
@@ -227,6 +228,7 @@ func (w *walker) perColumn(n map[string]any, stars []map[string]any, in *scope, 
 	if r.lost != "" {
 		return item{relation: r}
 	}
+
 	out := item{}
 	for turn, c := range r.columns {
 		e := evaluation{walker: w, in: in, ctes: ctes, turn: turn}
@@ -323,6 +325,7 @@ func chosen(r relation, names []any) (out relation) {
 		}
 		wanted[sqltext.Lower(name)] = true
 	}
+
 	for _, c := range r.columns {
 		if wanted[sqltext.Lower(c.name)] {
 			out.columns = append(out.columns, c)
@@ -341,6 +344,7 @@ func filtered(r relation, arguments []any) (out relation) {
 	isName := func(n map[string]any) bool {
 		return text(n, "class") == "COLUMN_REF" && slices.Equal(names(n, "column_names"), parameters)
 	}
+
 	for _, c := range r.columns {
 		keep, ok := holds(object(lambda, "expr"), c.called(), isName)
 		if !ok || c.called() == "" {

@@ -33,6 +33,7 @@ func fieldsOf(kind string) (fields []named) {
 func splitTypes(s string) (parts []string) {
 	depth, begin := 0, 0
 	quote := byte(0)
+
 	for i := range len(s) {
 		switch c := s[i]; {
 		case quote != 0:

@@ -15,7 +15,8 @@ var aggregates = setOf(`
 	var_samp variance`)
 
 // aggregateMacros are DuckDB's own macros that stand for aggregate functions; a test compares.
-var aggregateMacros = setOf("geomean json_group_array json_group_object json_group_structure wavg weighted_avg")
+var aggregateMacros = setOf(`geomean geometric_mean json_group_array json_group_object json_group_structure wavg
+	weighted_avg`)
 
 // isAggregate reports whether a function of this name, in lower case, combines the values of many rows.
 func isAggregate(name string) bool { return aggregates[name] || aggregateMacros[name] }

@@ -15,13 +15,15 @@ import (
 // CheckTypes returns a fault.Invalid for the first column whose type DuckDB does not know.
 func (s *Session) CheckTypes(ctx context.Context, relations map[string][]Column) error {
 	for _, table := range sortedKeys(relations) {
-		if columns, err := s.Describe(ctx, Empty(relations[table])); err == nil && len(columns) == len(relations[table]) {
+		columns, err := s.Describe(ctx, Empty(relations[table]))
+		if err == nil && len(columns) == len(relations[table]) {
 			continue
 		}
 		for _, c := range relations[table] {
 			if columns, err := s.Describe(ctx, Empty([]Column{c})); err != nil || len(columns) != 1 {
-				return fault.New(fault.Invalid, "table %q: the column %q has a type that is not known: %q", table, c.Name,
-					c.Type).WithHint("DuckDB's types are such as BIGINT, VARCHAR, DECIMAL(12, 2), INTEGER[] and STRUCT(x DOUBLE)")
+				return fault.New(fault.Invalid, "table %q: the column %q has a type that is not known: %q", table,
+					c.Name, c.Type).
+					WithHint("DuckDB's types are BIGINT, VARCHAR, DECIMAL(12, 2), INTEGER[], STRUCT(x DOUBLE) and such")
 			}
 		}
 		return fault.New(fault.Invalid, "table %q: its columns cannot be read", table)
@@ -58,7 +60,8 @@ func Unbound(err error) error {
 		return fault.New(fault.Invalid, "there is no column %q%s", lack.Column, place).WithHint("%s", hint)
 	}
 	message, _, _ := strings.Cut(e.Msg, "\n\nLINE ")
-	return fault.New(fault.Invalid, "%s%s", strings.ReplaceAll(message, "\n", " "), place)
+	return fault.New(fault.Invalid, "%s%s", strings.ReplaceAll(message, "\n", " "), place).
+		WithHint("see DuckDB's functions and types, and the types that the schema gives the columns")
 }
 
 // placeIn returns where in the statement the caret of a message points: " (line 1, column 15)". DuckDB shows long lines

@@ -36,8 +36,8 @@ type ColumnLineage struct {
 	Column    string         `json:"column"`
 	Sources   []SourceColumn `json:"sources"`   // sorted
 	Transform string         `json:"transform"` // the strongest on the way: identity, expression or aggregate
-	// Unsure says why there may be sources that are not in the list, and the transform may be stronger; empty: there are
-	// none.
+	// Unsure says why there may be sources that are not in the list, and the transform may be stronger; empty: the list
+	// is whole.
 	Unsure string `json:"unsure,omitempty"`
 }
 

@@ -121,9 +121,11 @@ func explain(
 		return explained, err
 	}
 	defer engines.Close()
+
 	ctx, cancel := context.WithTimeoutCause(ctx, explainWithin,
 		fault.New(fault.TooLarge, "the statement could not be followed within %s", explainWithin))
 	defer cancel()
+
 	taken, err := engines.Take(ctx, engine.Purpose{Kind: engine.Parse, Org: "local", Each: explainWithin,
 		Limits: relations.Limits{Memory: explainMemory, Threads: 1}})
 	if err != nil {
