@@ -138,6 +138,7 @@ func (e *evaluation) column(path []string, transform string) {
 	}
 	v := e.in.resolve(path)
 	e.kind = v.kind
+	e.step(len(v.sources))
 	e.add(v, transform)
 }
 

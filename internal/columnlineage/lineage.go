@@ -24,8 +24,8 @@ const (
 	Aggregate  = "aggregate"
 )
 
-// mostSteps bounds the work for one statement. TPC-DS takes some thousands at most.
-const mostSteps = 2_000_000
+// mostSteps bounds the work for one statement. TPC-DS takes thousands at most; a * over 10,000 columns as many.
+const mostSteps = 300_000
 
 const tooLarge = "the statement is too large to be followed"
 
@@ -101,6 +101,14 @@ func (v value) called() string { return cmp.Or(v.name, v.made) }
 type relation struct {
 	columns []value
 	lost    string
+}
+
+// size returns how many sources its columns have.
+func (r relation) size() (n int) {
+	for _, c := range r.columns {
+		n += 1 + len(c.sources)
+	}
+	return n
 }
 
 func lostFor(format string, args ...any) relation {
@@ -214,7 +222,7 @@ func (w *walker) recursive(n map[string]any, outer *scope, ctes with) relation {
 	for {
 		visible[name] = all.renamed(aliases).apart()
 		more, changed := all.joined(w.query(object(n, "right"), outer, visible, 0))
-		if !changed || !w.step(0) {
+		if !changed || !w.step(more.size()) {
 			return more
 		}
 		all = more

@@ -78,7 +78,7 @@ func TestLineageIsBounded(t *testing.T) {
 		recursive = fmt.Sprintf("WITH RECURSIVE r%[1]d AS (SELECT x, 1 AS y, 2 AS z, 3 AS w FROM (%[2]s) UNION ALL "+
 			"SELECT w, x, y, z FROM (WITH RECURSIVE q%[1]d AS (%[2]s UNION ALL SELECT x FROM r%[1]d) "+
 			"SELECT * FROM q%[1]d) CROSS JOIN (SELECT y, z, w FROM r%[1]d)) SELECT x FROM r%[1]d", i, recursive)
-		if len(recursive) > 1<<20 {
+		if len(recursive) > 1<<16 {
 			break
 		}
 	}
