@@ -29,6 +29,12 @@ type (
 		Relations map[string][]string // columns; nil: not known
 	}
 
+	// Explain asks where the values of a statement's columns come from; it is answered by an Explained.
+	Explain struct {
+		SQL       string
+		Relations map[string][]relations.Column
+	}
+
 	// Counted asks for the columns of a relation that decide whether a check finds any row; it is answered by a
 	// CountedColumns.
 	Counted struct {
@@ -66,6 +72,9 @@ type Derived struct {
 
 	Sure bool // otherwise the statement is not followed
 }
+
+// Explained is the answer to Explain.
+type Explained struct{ Columns []relations.ColumnLineage }
 
 // CountedColumns is the answer to Counted.
 type CountedColumns struct {
@@ -203,6 +212,7 @@ type CheckOutcome struct {
 func (Canonical) Verb() string { return "canonical" }
 func (Shape) Verb() string     { return "shape" }
 func (Derive) Verb() string    { return "derive" }
+func (Explain) Verb() string   { return "explain" }
 func (Counted) Verb() string   { return "counted" }
 func (Open) Verb() string      { return "open" }
 func (Add) Verb() string       { return "add" }

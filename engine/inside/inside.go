@@ -75,6 +75,7 @@ type verb func(ctx context.Context, h *host, body []byte) (any, error)
 var verbs = map[string]verb{
 	engine.Begin{}.Verb():     answering((*host).start),
 	engine.Canonical{}.Verb(): answering((*host).canonical),
+	engine.Explain{}.Verb():   answering((*host).explain),
 	engine.Shape{}.Verb():     answering((*host).shape),
 	engine.Derive{}.Verb():    answering((*host).derive),
 	engine.Counted{}.Verb():   answering((*host).counted),

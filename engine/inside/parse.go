@@ -4,10 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
@@ -93,6 +98,35 @@ func (h *host) derive(ctx context.Context, d engine.Derive) (derived engine.Deri
 		derived.Derivation, derived.Sure = q.Derive(d.Relations)
 	}
 	return derived, err
+}
+
+// explain follows a statement's columns. What cannot be bound is an error of the statement.
+func (h *host) explain(ctx context.Context, e engine.Explain) (explained engine.Explained, err error) {
+	session, q, err := h.parse(ctx, e.SQL)
+	if known, ok := errors.AsType[*fault.Error](err); ok && known.Hint == "" {
+		err = known.WithHint("write one SELECT, in DuckDB's SQL")
+	}
+	if err != nil {
+		return explained, err
+	}
+
+	for _, name := range q.Relations {
+		known := func(table string) bool { return sqltext.Same(table, name) }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(e.Relations)), known) {
+			return explained, fault.New(fault.Invalid, "there is no table %q%s", name, q.Place(name)).
+				WithHint("the tables of the schema are %s", strings.Join(slices.Sorted(maps.Keys(e.Relations)), ", "))
+		}
+	}
+	if err := session.CheckTypes(ctx, e.Relations); err != nil {
+		return explained, err
+	}
+
+	columns, err := session.DescribeOver(ctx, q, e.Relations)
+	if err != nil {
+		return explained, duck.Unbound(err)
+	}
+	explained.Columns = q.Explain(e.Relations, columns)
+	return explained, nil
 }
 
 func (h *host) counted(ctx context.Context, c engine.Counted) (engine.CountedColumns, error) {

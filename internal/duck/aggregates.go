@@ -14,6 +14,13 @@ var aggregates = setOf(`
 	row_number sem skewness stddev stddev_pop stddev_samp string_agg sum sum_no_overflow sumkahan var_pop
 	var_samp variance`)
 
+// aggregateMacros are DuckDB's own macros that stand for aggregate functions; a test compares.
+var aggregateMacros = setOf(`geomean geometric_mean json_group_array json_group_object json_group_structure wavg
+	weighted_avg`)
+
+// isAggregate reports whether a function of this name, in lower case, combines the values of many rows.
+func isAggregate(name string) bool { return aggregates[name] || aggregateMacros[name] }
+
 func setOf(names string) map[string]bool {
 	set := map[string]bool{}
 	for _, name := range strings.Fields(names) {

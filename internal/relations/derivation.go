@@ -31,6 +31,23 @@ type Origin struct {
 	Transform    string // identity, expression or aggregate
 }
 
+// ColumnLineage says where the values of an output column come from.
+type ColumnLineage struct {
+	Column    string         `json:"column"`
+	Sources   []SourceColumn `json:"sources"`   // sorted
+	Transform string         `json:"transform"` // the strongest on the way: identity, expression or aggregate
+	// Unsure says why there may be sources that are not in the list, and the transform may be stronger; empty: the list
+	// is whole.
+	Unsure string `json:"unsure,omitempty"`
+}
+
+// SourceColumn is a column of a relation whose values flow into an output column.
+type SourceColumn struct {
+	Table     string `json:"table"`
+	Column    string `json:"column"`
+	Transform string `json:"-"` // on the way from this one
+}
+
 // Lack is a column that a statement names and that is not there.
 type Lack struct {
 	Table  string // the name that the statement gives the table; empty: it names the column alone
