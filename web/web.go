@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/tasklogs"
@@ -36,6 +37,7 @@ type Config struct {
 	Registry   *registry.Registry
 	Dispatcher *service.Service
 	Query      *query.Query
+	Lineage    *lineage.Lineage
 	Logs       *tasklogs.Logs
 }
 
@@ -46,8 +48,8 @@ type Site struct {
 
 // New validates the config.
 func New(c Config) (*Site, error) {
-	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil {
-		return nil, errors.New("web: registry, dispatcher and query are needed")
+	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil {
+		return nil, errors.New("web: registry, dispatcher, query and lineage are needed")
 	}
 	return &Site{c}, nil
 }

@@ -111,6 +111,9 @@ func queriesOf(path string) []string {
 		return []string{"?from=1&to=1"}
 	case "/v1/datasets":
 		return []string{"", "?unpublished=true", "?search=mark", "?late=true", "?dag=wages"}
+	case "/v1/datasets/{name}/lineage":
+		return []string{"", "?columns=true", "?column=station", "?column=salary_mark", "?partition=2031-07-09",
+			"?partition=2026-01-01", "?at=v1", "?at=2100-01-01T00:00:00Z", "?direction=down&columns=true"}
 	case "/v1/tasks":
 		return []string{"", "?dag=losses", "?dead=true", "?partition=2031-07-09", "?error=person_mark",
 			"?status=Failed"}
