@@ -194,6 +194,7 @@ func (w *walk) draw(depth int) *drawing {
 	d.graph.Edges = slices.CompactFunc(sorted(d.graph.Edges), func(a, b Edge) bool {
 		return a.From == b.From && a.To == b.To && a.Job == b.Job && a.DAG == b.DAG
 	})
+	slices.SortStableFunc(d.graph.Nodes, func(a, b Node) int { return cmp.Compare(abs(a.Level), abs(b.Level)) })
 	if d.graph.Truncated = len(w.more) > 0 || w.full; d.graph.Truncated {
 		d.graph.TruncatedBy = "depth"
 	}

@@ -72,7 +72,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 
-	// An unpublished dataset has slashes in its name.
+	// An unpublished dataset has slashes in its name. NAME/lineage is the page of its lineage.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
@@ -106,9 +106,9 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	shared := []string{"layout.html", "forms.html"}
+	shared := []string{"layout.html", "forms.html", "graph.html"}
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
-		"templates/forms.html"))
+		"templates/forms.html", "templates/graph.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)

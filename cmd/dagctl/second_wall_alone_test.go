@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,8 +26,12 @@ func TestTheSecondWallStandsAlone(t *testing.T) {
 		datasets = append(datasets, d.ID.String(), d.Name)
 	}
 	require.GreaterOrEqual(t, len(datasets), 10)
+	datasetPages := slices.Clone(datasets)
+	for _, name := range datasets {
+		datasetPages = append(datasetPages, name+"/lineage", name+"/lineage?column=station")
+	}
 	fill := map[string][]string{"{dag}": {"wages", "bonuses", "losses"}, "{job}": {"sums", "bonus", "lost", "intake"},
-		"{version}": {"1"}, "{name}": datasets, "{name...}": datasets, "{id}": tasks, "{key}": {"2031-07-09"},
+		"{version}": {"1"}, "{name}": datasets, "{name...}": datasetPages, "{id}": tasks, "{key}": {"2031-07-09"},
 		"{index}": {"0"}, "{org}": {"acme"}, "{file}": {"style.css"}, "{$}": {""}, "{slug}": {"finance"},
 		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"}}
 
