@@ -66,6 +66,12 @@ func (s *Site) lineage(w http.ResponseWriter, r *http.Request, caller authz.Call
 				WithHint("between 1 and %d", lineage.MaxDepth)
 		}
 	}
+	if text := params.Get("limit"); text != "" {
+		if q.Nodes, err = strconv.Atoi(text); err != nil || q.Nodes < 1 || q.Nodes > lineage.MaxNodes {
+			return fault.New(fault.Invalid, "%q is no number of datasets", text).
+				WithHint("between 1 and %d", lineage.MaxNodes)
+		}
+	}
 	if q.Direction != lineage.Up && q.Direction != lineage.Down && q.Direction != lineage.Both {
 		return fault.New(fault.Invalid, "%q is no direction", q.Direction).WithHint("up, down or both")
 	}

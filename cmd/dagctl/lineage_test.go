@@ -217,6 +217,15 @@ func TestLineageAsOfADeploy(t *testing.T) {
 	require.Equal(t, 3, w.graph(t, writer, "station_peaks", "?at=candidate").At.Version)
 	status, _ := w.send(t, reader, http.MethodGet, "/v1/datasets/station_peaks/lineage?at=v3", "", nil)
 	require.Equal(t, http.StatusForbidden, status)
+
+	// After its deletion a DAG is in the graphs of the moments before.
+	must(t, env, "abandon", "peaks")
+	must(t, env, "delete", "peaks", "--yes")
+	require.Len(t, w.graph(t, writer, "daily_highest", "?direction=down").Nodes, 1)
+	past := w.graph(t, writer, "daily_highest", "?direction=down&at="+before.UTC().Format(time.RFC3339Nano))
+	require.Len(t, past.Nodes, 4)
+	require.Equal(t, "peaks/scaled/0", past.Nodes[1].Dataset)
+	require.True(t, past.Nodes[1].Deleted)
 }
 
 // A partition's revision names exactly those revisions that it was made from.
