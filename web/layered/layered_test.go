@@ -124,7 +124,7 @@ func TestRandomGraphs(t *testing.T) {
 }
 
 // A graph of 5,000 datasets is laid out while one waits.
-func TestFiveThousandNodes(t *testing.T) {
+func TestLargeLayouts(t *testing.T) {
 	t.Parallel()
 	for _, reach := range []int{40, 5000} {
 		edges := random(rand.New(rand.NewPCG(1, 2)), 5000, 3, reach)
