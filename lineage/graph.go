@@ -188,13 +188,8 @@ func (l *Lineage) graph(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Q
 			WithHint("`dagctl history %s` lists when which version of its DAG served", root.DAG)
 	}
 
-	for _, up := range []bool{true, false} {
-		if up && q.Direction == Down || !up && q.Direction == Up {
-			continue
-		}
-		if err := w.follow(ctx, up, q.Depth); err != nil {
-			return Graph{}, err
-		}
+	if err := w.follow(ctx, q.Direction, q.Depth); err != nil {
+		return Graph{}, err
 	}
 	return l.finish(ctx, w, q)
 }

@@ -55,45 +55,66 @@ func beyond(j flow.Job, up bool) []uuid.UUID {
 	return j.Makes
 }
 
-// follow walks in one direction, at most depth steps. Each dataset is reached once, so that circles end.
-func (w *walk) follow(ctx context.Context, up bool, depth int) error {
-	edge := []uuid.UUID{w.root}
-	for step := 1; len(edge) > 0; step++ {
-		jobs, err := w.around(ctx, up, edge)
-		if err != nil {
-			return err
+// follow walks at most depth steps, in both directions by turns, so that what is near comes first. Each dataset is
+// reached once, so that circles end.
+func (w *walk) follow(ctx context.Context, direction string, depth int) (err error) {
+	edges := map[bool][]uuid.UUID{}
+	for _, up := range []bool{true, false} {
+		if direction == Both || up == (direction == Up) {
+			edges[up] = []uuid.UUID{w.root}
 		}
-		if step > depth {
-			w.stop(jobs, up, edge)
-			return nil
-		}
-
-		var next []uuid.UUID
-		for _, j := range jobs {
-			if !w.admit(j, up) {
-				continue
+	}
+	for step := 1; len(edges[true])+len(edges[false]) > 0; step++ {
+		for _, up := range []bool{true, false} {
+			if edges[up], err = w.step(ctx, up, edges[up], step, step > depth); err != nil {
+				return err
 			}
-			for _, id := range beyond(j, up) {
-				if _, known := w.levels[id]; !known && !slices.Contains(next, id) {
-					next = append(next, id)
-				}
-			}
-		}
-		if edge, err = w.reach(ctx, up, next, step); err != nil {
-			return err
-		}
-		if w.full {
-			w.stop(jobs, up, nil)
-			return nil
 		}
 	}
 	return nil
 }
 
+// step goes from the edge of the walk to what is next to it, and returns the new edge. At the last step it only looks
+// whether there is more.
+func (w *walk) step(ctx context.Context, up bool, edge []uuid.UUID, step int, last bool) ([]uuid.UUID, error) {
+	if len(edge) == 0 {
+		return nil, nil
+	}
+	jobs, err := w.around(ctx, up, edge)
+	if err != nil {
+		return nil, err
+	}
+	if last || w.full {
+		w.stop(jobs, up, edge)
+		return nil, nil
+	}
+
+	var next []uuid.UUID
+	found := map[uuid.UUID]bool{}
+	for _, j := range jobs {
+		if !w.admit(j, up) {
+			continue
+		}
+		for _, id := range beyond(j, up) {
+			if _, known := w.levels[id]; !known && !found[id] {
+				next, found[id] = append(next, id), true
+			}
+		}
+	}
+	reached, err := w.reach(ctx, up, next, step)
+	if err == nil && w.full {
+		w.stop(jobs, up, edge)
+	}
+	return reached, err
+}
+
 // admit notes a job, unless it would be a node too many.
 func (w *walk) admit(j flow.Job, up bool) bool {
 	if !up && len(j.Makes) == 0 && !j.Hidden {
-		if _, known := w.jobs[j.ID]; !known && w.count >= w.most {
+		if _, known := w.jobs[j.ID]; known {
+			return true
+		}
+		if w.count >= w.most {
 			w.full = true
 			return false
 		}
@@ -135,16 +156,21 @@ func (w *walk) reach(ctx context.Context, up bool, found []uuid.UUID, step int) 
 	return edge, nil
 }
 
-// stop notes from which datasets the walk does not go on to what is next to them. With an edge, only these count.
+// stop notes from which datasets of the edge the walk does not go on to what is next to them.
 func (w *walk) stop(jobs []flow.Job, up bool, edge []uuid.UUID) {
+	at := map[uuid.UUID]bool{}
+	for _, id := range edge {
+		at[id] = true
+	}
 	for _, j := range jobs {
 		beyondIt := beyond(j, up)
+		_, drawn := w.jobs[j.ID]
 		missing := slices.ContainsFunc(beyondIt, func(id uuid.UUID) bool { _, known := w.levels[id]; return !known })
-		if !missing && (up || len(beyondIt) > 0) { // a job that makes nothing is a node, too
+		if !missing && (up || len(beyondIt) > 0 || drawn) { // a job that makes nothing is a node, too
 			continue
 		}
 		for _, id := range beyond(j, !up) {
-			if _, known := w.levels[id]; known && (edge == nil && missing || slices.Contains(edge, id)) {
+			if at[id] {
 				w.more[id] = true
 			}
 		}
