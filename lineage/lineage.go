@@ -1,8 +1,9 @@
-// Package lineage records which columns were computed from which.
+// Package lineage records which columns were computed from which, and answers where datasets, columns and revisions
+// come from and what is made from them.
 //
-// Vocabulary: a column edge states that a column of one dataset version was computed from a column of another. Package
-// registry knows which job reads which dataset and what a revision was built from; the dispatcher's view task_inputs
-// has what a task read.
+// Vocabulary: a column edge states that a column of one dataset version was computed from a column of another. A graph
+// has datasets as nodes and the jobs between them as edges. Package registry/flow knows which job reads which dataset,
+// at any moment, and what a revision was made from; the dispatcher's view task_inputs has what a task read.
 //
 // It owns column_lineage.
 package lineage
@@ -88,13 +89,17 @@ func columnEdges(ctx context.Context, tx pgx.Tx, which string, orgID, datasetVer
 	if err != nil {
 		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
 	}
-	edges, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ColumnEdge, err error) {
-		err = row.Scan(&e.Output.DatasetUUID, &e.Output.DatasetVersion, &e.Output.Name,
-			&e.Input.DatasetUUID, &e.Input.DatasetVersion, &e.Input.Name, &e.Transform)
-		return e, err
-	})
+	edges, err := collectEdges(rows)
 	if err != nil {
 		return nil, fmt.Errorf("list column lineage of dataset version %s: %w", datasetVersion, err)
 	}
 	return edges, nil
+}
+
+func collectEdges(rows pgx.Rows) ([]ColumnEdge, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ColumnEdge, err error) {
+		err = row.Scan(&e.Output.DatasetUUID, &e.Output.DatasetVersion, &e.Output.Name,
+			&e.Input.DatasetUUID, &e.Input.DatasetVersion, &e.Input.Name, &e.Transform)
+		return e, err
+	})
 }

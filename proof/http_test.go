@@ -15,6 +15,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/web"
@@ -43,7 +44,10 @@ func (w *world) listen() *server {
 	deploy.New(w.registry).AddRoutes(api)
 	w.d.API.AddRoutes(api)
 	w.query.AddRoutes(api)
-	site, err := web.New(web.Config{Registry: w.registry, Dispatcher: w.d, Query: w.query})
+	graphs, err := lineage.New(w.asked, w.registry)
+	require.NoError(w.t, err)
+	graphs.AddRoutes(api)
+	site, err := web.New(web.Config{Registry: w.registry, Dispatcher: w.d, Query: w.query, Lineage: graphs})
 	require.NoError(w.t, err)
 
 	site.AddRoutes(api)

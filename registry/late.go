@@ -48,9 +48,9 @@ type dueOf struct {
 	created time.Time
 }
 
-// markLate marks the datasets that are late. It takes two statements, however many datasets there are; the second
+// MarkLate marks the datasets that are late. It takes two statements, however many datasets there are; the second
 // relies on idx_partition_versions_published.
-func markLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, now time.Time) error {
+func MarkLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, found []Dataset, now time.Time) error {
 	ids := make([]uuid.UUID, len(found))
 	for i, d := range found {
 		ids[i] = d.ID

@@ -34,6 +34,6 @@ func (r *Registry) DatasetByName(ctx context.Context, tx pgx.Tx, caller authz.Ca
 		return Dataset{}, err
 	}
 	one := []Dataset{found}
-	err = markLate(ctx, tx, caller.OrgID, one, now)
+	err = MarkLate(ctx, tx, caller.OrgID, one, now)
 	return one[0], err
 }

@@ -163,7 +163,7 @@ func TakeLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, now time.Time) ([]L
 		return nil, fmt.Errorf("find due datasets: %w", err)
 	}
 
-	if err := markLate(ctx, tx, org, found, now); err != nil {
+	if err := MarkLate(ctx, tx, org, found, now); err != nil {
 		return nil, err
 	}
 

@@ -95,7 +95,7 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 		if found, err = datasetsPage(ctx, tx, caller, f); err != nil {
 			return err
 		}
-		return markLate(ctx, tx, caller.OrgID, found, clock.Now())
+		return MarkLate(ctx, tx, caller.OrgID, found, clock.Now())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list datasets: %w", err)
@@ -139,7 +139,7 @@ func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 		if err != nil {
 			return nil, err
 		}
-		if err := markLate(ctx, tx, caller.OrgID, page, now); err != nil {
+		if err := MarkLate(ctx, tx, caller.OrgID, page, now); err != nil {
 			return nil, err
 		}
 
@@ -170,7 +170,7 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 		}
 
 		one := []Dataset{found}
-		if err := markLate(ctx, tx, caller.OrgID, one, clock.Now()); err != nil {
+		if err := MarkLate(ctx, tx, caller.OrgID, one, clock.Now()); err != nil {
 			return err
 		}
 		found.Late = one[0].Late

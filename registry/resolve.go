@@ -140,10 +140,10 @@ func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) 
 	}
 
 	where, args, missing := "", []any{caller.OrgID, at.DAG}, ""
-	number, isNumber := numberOf(at.Which)
+	number, isNumber := VersionNumber(at.Which)
 	switch {
 	case at.Which == Candidate:
-		where = `($2 = '' OR v.dag_name = $2) AND ` + candidateVersion
+		where = `($2 = '' OR v.dag_name = $2) AND ` + CandidateVersion
 		missing = "no DAG has a candidate version"
 		if at.DAG != "" {
 			missing = fmt.Sprintf("DAG %s has no candidate version", at.DAG)

@@ -25,9 +25,9 @@ const (
 	Candidate = "candidate"
 )
 
-// candidateVersion is the condition, on dag_versions v, for the version that is on its way, or that failed and is the
+// CandidateVersion is the condition, on dag_versions v, for the version that is on its way, or that failed and is the
 // latest.
-const candidateVersion = `(v.status IN ('Building', 'Ready') OR v.status = 'Failed' AND v.number =
+const CandidateVersion = `(v.status IN ('Building', 'Ready') OR v.status = 'Failed' AND v.number =
 	(SELECT max(l.number) FROM dag_versions l WHERE l.org_id = v.org_id AND l.dag_name = v.dag_name))`
 
 // datasetAt finds a dataset and the generation to read, nil if none serves yet. A dataset that does not serve yet is
@@ -78,7 +78,7 @@ func (r *Registry) coming(ctx context.Context, tx pgx.Tx, caller authz.Caller, n
 	var id uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT p.dataset_uuid FROM dag_version_datasets p JOIN dag_versions v ON v.id = p.dag_version_id
-		WHERE p.org_id = $1 AND p.name = $2 AND `+candidateVersion+`
+		WHERE p.org_id = $1 AND p.name = $2 AND `+CandidateVersion+`
 		ORDER BY v.created_at DESC LIMIT 1`, caller.OrgID, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Dataset{}, noDataset(name)
@@ -89,9 +89,9 @@ func (r *Registry) coming(ctx context.Context, tx pgx.Tx, caller authz.Caller, n
 	return r.FindDataset(ctx, tx, caller, id.String())
 }
 
-// numberOf reads the number of a DAG version, with or without a v before it, and reports whether which is one. A number
-// beyond those that the database can hold is read as 0, which no version has.
-func numberOf(which string) (number int, is bool) {
+// VersionNumber reads the number of a DAG version, with or without a v before it, and reports whether which is one. A
+// number beyond those that the database can hold is read as 0, which no version has.
+func VersionNumber(which string) (number int, is bool) {
 	n, err := strconv.ParseInt(strings.TrimPrefix(which, "v"), 10, 32)
 	if errors.Is(err, strconv.ErrRange) {
 		return 0, true
@@ -106,13 +106,13 @@ func generationAt(ctx context.Context, tx pgx.Tx, d Dataset, which string) (uuid
 		err        error
 	)
 
-	number, isNumber := numberOf(which)
+	number, isNumber := VersionNumber(which)
 	id := idOf(which)
 	switch {
 	case which == Candidate:
 		err = tx.QueryRow(ctx, `
 			SELECT g.id, g.purged_at IS NOT NULL FROM dag_version_datasets p
-			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
+			JOIN dag_versions v ON v.id = p.dag_version_id AND `+CandidateVersion+`
 			JOIN dataset_versions g ON g.id = p.dataset_version
 			WHERE p.dataset_uuid = $1
 			ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, d.ID).Scan(&generation, &purged)

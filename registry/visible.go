@@ -22,7 +22,7 @@ func VisibleTo(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "true"
 	}
-	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", hiddenFrom(caller, args))
+	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", HiddenFrom(caller, args))
 	works := caller.MayOnDAGs(authz.Inspect, "d.producer_dag_name", args)
 	return "((d.published OR " + works + ") AND " + condition + ")"
 }
@@ -34,11 +34,11 @@ func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
 		return "true"
 	}
 	return fmt.Sprintf(`(g.id IS NULL OR g.id NOT IN (SELECT h.dataset_version FROM hidden_generations(%s) AS h))`,
-		hiddenFrom(caller, args))
+		HiddenFrom(caller, args))
 }
 
-// hiddenFrom returns the arguments of the functions that say what is hidden from a caller.
-func hiddenFrom(caller authz.Caller, args *[]any) string {
+// HiddenFrom returns the arguments of the functions that say what is hidden from a caller.
+func HiddenFrom(caller authz.Caller, args *[]any) string {
 	*args = append(*args, caller.OrgID, caller.OrgRoles)
 	return fmt.Sprintf("$%d::uuid, $%d::text[]", len(*args)-1, len(*args))
 }
@@ -48,7 +48,7 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "false"
 	}
-	from := hiddenFrom(caller, args)
+	from := HiddenFrom(caller, args)
 	return `EXISTS (
 			SELECT FROM job_inputs i
 			LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id
@@ -58,13 +58,13 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
 }
 
-// hiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
+// HiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
 // reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
-func hiddenJob(caller authz.Caller, args *[]any) string {
+func HiddenJob(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "false"
 	}
-	condition := "(j.id IN (SELECT hidden_jobs(" + hiddenFrom(caller, args) + "))"
+	condition := "(j.id IN (SELECT hidden_jobs(" + HiddenFrom(caller, args) + "))"
 	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
 			EXISTS (
 				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
@@ -84,7 +84,7 @@ func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Cal
 
 	args := []any{caller.OrgID, ids}
 	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+hiddenJob(caller, &args), args...)
+		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+HiddenJob(caller, &args), args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
@@ -102,7 +102,7 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	args := []any{caller.OrgID}
 	rows, err := tx.Query(ctx, `
 		SELECT j.id FROM jobs j
-		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND `+hiddenJob(caller, &args), args...)
+		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND `+HiddenJob(caller, &args), args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
@@ -141,8 +141,8 @@ func HiddenVersions(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	rows, err := tx.Query(ctx, `
 		SELECT v.id FROM dag_versions v
 		WHERE v.id = ANY($1) AND (
-			EXISTS (SELECT FROM jobs j WHERE j.dag_version_id = v.id AND `+hiddenJob(as, &args)+`)
-			OR v.shrunk_at IS NOT NULL AND EXISTS (SELECT hidden_datasets(`+hiddenFrom(as, &args)+`)))`, args...)
+			EXISTS (SELECT FROM jobs j WHERE j.dag_version_id = v.id AND `+HiddenJob(as, &args)+`)
+			OR v.shrunk_at IS NOT NULL AND EXISTS (SELECT hidden_datasets(`+HiddenFrom(as, &args)+`)))`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden versions: %w", err)
 	}

@@ -43,7 +43,7 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 			WHERE p.dataset_version = $2
 			UNION
 			SELECT p.dataset_version, true, p.dag_version_id FROM dag_version_datasets p
-			JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
+			JOIN dag_versions v ON v.id = p.dag_version_id AND `+CandidateVersion+`
 			WHERE p.dataset_uuid = $1 AND p.dataset_version IS DISTINCT FROM $2)
 		SELECT n.partition_key, n.revision, n.state, n.dataset_version, n.candidate, n.materialized_at, n.row_count,
 		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, format('%s rows', k.failures))),
@@ -243,7 +243,7 @@ func (r *Registry) reusedBy(ctx context.Context, tx pgx.Tx, w *Withholding) erro
 	)
 	err := tx.QueryRow(ctx, `
 		SELECT v.id, p.job_name, p.output_index FROM dag_version_datasets p
-		JOIN dag_versions v ON v.id = p.dag_version_id AND `+candidateVersion+`
+		JOIN dag_versions v ON v.id = p.dag_version_id AND `+CandidateVersion+`
 		WHERE p.dataset_uuid = $1 AND p.dataset_version = $2
 		ORDER BY v.status = 'Failed', v.number DESC LIMIT 1`, w.Dataset.ID, w.Ref.Version).Scan(&version, &name, &w.Output)
 	if err != nil {

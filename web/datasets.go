@@ -55,6 +55,9 @@ type datasetView struct {
 
 func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	name := r.PathValue("name")
+	if of, is := lineageOf(name); is {
+		return s.lineage(w, r, caller, of)
+	}
 	d, err := s.Registry.Dataset(r.Context(), caller, name)
 	if err != nil {
 		return err

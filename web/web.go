@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/tasklogs"
@@ -36,6 +37,7 @@ type Config struct {
 	Registry   *registry.Registry
 	Dispatcher *service.Service
 	Query      *query.Query
+	Lineage    *lineage.Lineage
 	Logs       *tasklogs.Logs
 }
 
@@ -46,8 +48,8 @@ type Site struct {
 
 // New validates the config.
 func New(c Config) (*Site, error) {
-	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil {
-		return nil, errors.New("web: registry, dispatcher and query are needed")
+	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil {
+		return nil, errors.New("web: registry, dispatcher, query and lineage are needed")
 	}
 	return &Site{c}, nil
 }
@@ -70,7 +72,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 
-	// An unpublished dataset has slashes in its name.
+	// An unpublished dataset has slashes in its name. NAME/lineage is the page of its lineage.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
@@ -104,9 +106,9 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	shared := []string{"layout.html", "forms.html"}
+	shared := []string{"layout.html", "forms.html", "graph.html"}
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
-		"templates/forms.html"))
+		"templates/forms.html", "templates/graph.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)

@@ -79,7 +79,8 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		dags.AbandonCommand(c), dags.HistoryCommand(c), dags.DiffCommand(c), dags.UDFCommand(c),
 		tasks.RunCommand(c), tasks.EventsCommand(c), tasks.TimersCommand(c))
 	add("look", dags.StatusCommand(c), dags.SourcesCommand(c), tasks.WhyCommand(c), tasks.WhyNotCommand(c),
-		tasks.Command(c), datasets.Command(c), datasets.QueryCommand(c), lineageCommand(c), access.WhoamiCommand(c))
+		tasks.Command(c), datasets.Command(c), datasets.QueryCommand(c),
+		datasets.LineageCommand(c, dagfile.LineageExplainCommand(c)), access.WhoamiCommand(c))
 	add("upkeep", dags.PauseCommand(c), dags.ResumeCommand(c), dags.DeleteCommand(c), dags.RematerializeCommand(c),
 		dags.PinCommand(c), dags.UnpinCommand(c), tasks.BackfillCommand(c), datasets.InvalidateCommand(c),
 		datasets.GCCommand(c))
@@ -89,16 +90,4 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		access.TokensCommand(c), access.RolesCommand(c), access.SecretsCommand(c), access.AuditCommand(c))
 	root.AddCommand(access.LoginCommand(c), access.LogoutCommand(c), c.TargetCommand(), c.VersionCommand())
 	return root
-}
-
-// lineageCommand returns `dagctl lineage`.
-func lineageCommand(c *cli.CLI) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "lineage",
-		Short: "Follow columns to where their values come from",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(dagfile.LineageExplainCommand(c))
-	return cmd
 }

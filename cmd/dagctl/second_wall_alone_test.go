@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,8 +26,12 @@ func TestTheSecondWallStandsAlone(t *testing.T) {
 		datasets = append(datasets, d.ID.String(), d.Name)
 	}
 	require.GreaterOrEqual(t, len(datasets), 10)
+	datasetPages := slices.Clone(datasets)
+	for _, name := range datasets {
+		datasetPages = append(datasetPages, name+"/lineage", name+"/lineage?column=station")
+	}
 	fill := map[string][]string{"{dag}": {"wages", "bonuses", "losses"}, "{job}": {"sums", "bonus", "lost", "intake"},
-		"{version}": {"1"}, "{name}": datasets, "{name...}": datasets, "{id}": tasks, "{key}": {"2031-07-09"},
+		"{version}": {"1"}, "{name}": datasets, "{name...}": datasetPages, "{id}": tasks, "{key}": {"2031-07-09"},
 		"{index}": {"0"}, "{org}": {"acme"}, "{file}": {"style.css"}, "{$}": {""}, "{slug}": {"finance"},
 		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"}}
 
@@ -111,6 +116,9 @@ func queriesOf(path string) []string {
 		return []string{"?from=1&to=1"}
 	case "/v1/datasets":
 		return []string{"", "?unpublished=true", "?search=mark", "?late=true", "?dag=wages"}
+	case "/v1/datasets/{name}/lineage":
+		return []string{"", "?columns=true", "?column=station", "?column=salary_mark", "?partition=2031-07-09",
+			"?partition=2026-01-01", "?at=v1", "?at=2100-01-01T00:00:00Z", "?direction=down&columns=true"}
 	case "/v1/tasks":
 		return []string{"", "?dag=losses", "?dead=true", "?partition=2031-07-09", "?error=person_mark",
 			"?status=Failed"}

@@ -165,7 +165,7 @@ func TestRowLevelSecurityHidesWhatAReaderMayNotRead(t *testing.T) {
 	}
 	for _, table := range []string{"datasets", "dataset_versions", "dag_version_datasets", "dataset_names",
 		"partition_versions", "partition_inputs", "check_results", "events", "tasks", "task_events",
-		"dataset_pointers"} {
+		"dataset_pointers", "column_lineage"} {
 		require.True(t, holds[table], "%s holds nothing that is hidden", table)
 	}
 

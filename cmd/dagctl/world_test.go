@@ -212,14 +212,19 @@ func (w *world) deployReadings(t *testing.T, days ...string) {
 	must(t, w.env(t, writer), "deploy", file)
 }
 
-// land writes a day's file into the landing folder.
-func (w *world) land(t *testing.T, day string) {
+// landText writes a file of the landing folder.
+func (w *world) landText(t *testing.T, day, text string) {
 	t.Helper()
 	dir := filepath.Join(w.roots, "landing")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	text := "station,celsius\nharbour,3.5\nharbour,5.25\nsummit,-8\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, day+".csv.new"), []byte(text), 0o600))
 	require.NoError(t, os.Rename(filepath.Join(dir, day+".csv.new"), filepath.Join(dir, day+".csv")))
+}
+
+// land writes a day's file into the landing folder.
+func (w *world) land(t *testing.T, day string) {
+	t.Helper()
+	w.landText(t, day, "station,celsius\nharbour,3.5\nharbour,5.25\nsummit,-8\n")
 }
 
 // eventually asks until the answer is yes, or a minute has passed.

@@ -34,6 +34,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -276,7 +277,12 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	if err != nil {
 		return err
 	}
-	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries})
+	graphs, err := lineage.New(a.requests, a.registry)
+	if err != nil {
+		return err
+	}
+	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries,
+		Lineage: graphs})
 	if err != nil {
 		return err
 	}
@@ -297,6 +303,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	a.timers.AddRoutes(a.API)
 	a.Logs.AddRoutes(a.API)
 	queries.AddRoutes(a.API)
+	graphs.AddRoutes(a.API)
 	remote.AddRoutes(a.API)
 	site.AddRoutes(a.API)
 	access.AddRoutes(a.API)

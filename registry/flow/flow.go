@@ -1,0 +1,163 @@
+// Package flow says which datasets and jobs are around a dataset: what makes it and what reads it, over all DAGs, as it
+// is now and as it was at any deploy; and which revisions a revision was made from.
+//
+// Vocabulary: a Serving is the pointer set of a moment, one version of each DAG. It reads the registry's tables, and
+// decides what a caller may see of a dataset and of a job.
+package flow
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Job is a job of a version in a pointer set, with the datasets that it reads and makes.
+type Job struct {
+	ID       uuid.UUID
+	DAG      string
+	Name     string
+	Source   string      // kind of the source; empty: the job is reactive
+	Hidden   bool        // the caller may not look into it
+	Reads    []uuid.UUID // datasets, each once
+	Makes    []uuid.UUID // datasets, by output index
+	Operator string
+}
+
+// Dataset is a dataset as a pointer set has it. What is not Readable must not be shown: the names are empty then.
+type Dataset struct {
+	ID         uuid.UUID
+	Name       string // while that version serves
+	Now        string // its name now; empty: it was deleted
+	DAG, Job   string
+	Output     int
+	DAGVersion int        // whose pointer it is; 0: its DAG serves nothing
+	Generation *uuid.UUID // that the pointer names; nil: there is none
+	Served     bool       // readers see the generation, or saw it at that moment
+	Published  bool
+	Owner      string
+	Late       *registry.Late
+	Readable   bool
+	Closed     bool // by read roles, its own or those of what it is made from
+}
+
+// Into returns the jobs that make some datasets. It relies on the primary key of dag_version_datasets.
+func Into(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID) ([]Job, error) {
+	return jobs(ctx, tx, caller, s, datasets, `
+		SELECT DISTINCT j.id
+		FROM dataset_outlines d
+		JOIN `+served+` ON s.dag_name = d.producer_dag_name
+		JOIN pointer_outlines p ON p.dag_version_id = s.id AND p.dataset_uuid = d.id
+		JOIN jobs j ON j.dag_version_id = s.id AND j.name = p.job_name
+		WHERE d.org_id = $1 AND d.id = ANY($5)`)
+}
+
+// From returns the jobs that read some datasets, of all DAGs. It relies on idx_job_inputs_dataset.
+func From(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID) ([]Job, error) {
+	return jobs(ctx, tx, caller, s, datasets, `
+		SELECT DISTINCT i.job_id
+		FROM job_inputs i JOIN `+served+` ON s.id = i.dag_version_id
+		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5)`)
+}
+
+func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID,
+	which string) ([]Job, error) {
+	args := s.args(caller.OrgID, datasets)
+	hidden := registry.HiddenJob(caller, &args)
+	rows, err := tx.Query(ctx, `
+		SELECT j.id, j.dag_name, j.name, coalesce(j.source ->> 'kind', ''), `+hidden+`,
+		       ARRAY(SELECT DISTINCT i.dataset_uuid FROM job_inputs i WHERE i.job_id = j.id),
+		       ARRAY(SELECT p.dataset_uuid FROM pointer_outlines p
+		             WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name ORDER BY p.output_index),
+		       j.operator
+		FROM jobs j
+		WHERE j.org_id = $1 AND j.id IN (`+which+`)
+		ORDER BY j.dag_name, j.name`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs around %d datasets: %w", len(datasets), err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Job])
+	if err != nil {
+		return nil, fmt.Errorf("jobs around %d datasets: %w", len(datasets), err)
+	}
+	return found, nil
+}
+
+// Datasets returns datasets by id, as a pointer set has them and as the caller may see them.
+func Datasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving,
+	ids []uuid.UUID) (map[uuid.UUID]Dataset, error) {
+	args := s.args(caller.OrgID, ids)
+	visible, readable, closed := registry.VisibleTo(caller, &args), registry.GenerationVisibleTo(caller, &args), "false"
+	if !caller.ReadsAll() {
+		from := registry.HiddenFrom(caller, &args)
+		closed = `(o.id IN (SELECT hidden_datasets(` + from + `))
+			OR q.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))`
+	}
+
+	// Outlines are there for everybody; names come from rows that the second wall guards.
+	rows, err := tx.Query(ctx, `
+		SELECT o.id, d.id IS NOT NULL AND (q.dataset_version IS NULL OR g.id IS NOT NULL) AND `+readable+`, `+closed+`,
+		       coalesce(p.name, d.name, ''), CASE WHEN d.deleted_at IS NULL THEN coalesce(d.name, '') ELSE '' END,
+		       o.producer_dag_name, coalesce(p.job_name, o.producer_job_name),
+		       coalesce(p.output_index, o.producer_output_index), coalesce(s.number, 0), g.id,
+		       coalesce(d.published, false), coalesce(p.publication ->> 'owner', d.owner, ''), g.partition_by,
+		       (SELECT r.materialized_at FROM partition_versions r
+		        WHERE d.due_within_seconds > 0 AND r.dataset_version = g.id AND r.state = 'Published'
+		          AND r.materialized_at IS NOT NULL
+		        ORDER BY r.materialized_at DESC LIMIT 1)
+		FROM dataset_outlines o
+		LEFT JOIN `+served+` ON s.dag_name = o.producer_dag_name
+		LEFT JOIN pointer_outlines q ON q.dag_version_id = s.id AND q.dataset_uuid = o.id
+		LEFT JOIN dag_version_datasets p ON p.dag_version_id = s.id AND p.dataset_uuid = o.id
+		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+		LEFT JOIN datasets d ON d.id = o.id AND `+visible+`
+		WHERE o.org_id = $1 AND o.id = ANY($5)`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%d datasets of a graph: %w", len(ids), err)
+	}
+
+	found := make(map[uuid.UUID]Dataset, len(ids))
+	var current []registry.Dataset // those that may be late
+	var (
+		d           Dataset
+		partitionBy []byte
+		updated     *time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Readable, &d.Closed, &d.Name, &d.Now, &d.DAG, &d.Job, &d.Output,
+		&d.DAGVersion, &d.Generation, &d.Published, &d.Owner, &partitionBy, &updated}, func() error {
+		d.Served = d.Generation != nil && !(s.Never && d.DAG == s.DAG)
+		if d.Served {
+			current = append(current, registry.Dataset{ID: d.ID, Name: d.Name, Version: d.Generation,
+				PartitionBy: json.RawMessage(partitionBy), UpdatedAt: updated})
+		}
+		if !d.Readable { // the generation stays: lineage of columns goes through it
+			d = Dataset{ID: d.ID, Generation: d.Generation, Closed: d.Closed}
+		}
+		found[d.ID] = d
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%d datasets of a graph: %w", len(ids), err)
+	}
+
+	if s.At != nil { // what was late then is not kept
+		return found, nil
+	}
+	if err := registry.MarkLate(ctx, tx, caller.OrgID, current, clock.Now()); err != nil {
+		return nil, err
+	}
+	for _, late := range current {
+		if d := found[late.ID]; d.Readable {
+			d.Late = late.Late
+			found[late.ID] = d
+		}
+	}
+	return found, nil
+}
