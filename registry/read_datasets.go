@@ -18,14 +18,16 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// DatasetFilter says which datasets to list, in the order of their names. Empty fields filter nothing.
+// DatasetFilter says which datasets to list: in the order of their names, or what a search finds, the best first. Empty
+// fields filter nothing.
 type DatasetFilter struct {
-	Search      string // part of the name or of the description
+	Search      string // words of name, description, columns, tags or owner
 	Tag         string
 	DAG         string
 	Unpublished bool   // also those without a published name; writers only
 	Late        bool   // late ones only
-	After       string // begin after this name
+	After       string // begin after this name; a search begins after AfterHit
+	AfterHit    *Hit
 	Limit       int
 }
 
@@ -77,17 +79,28 @@ func scanDataset(row pgx.CollectableRow) (Dataset, error) {
 	}
 
 	d.Storage, d.PartitionBy = string(kind.Kind), json.RawMessage(partitionBy)
-	d.Columns = []ColumnInfo{}
-	for _, c := range schema {
-		d.Columns = append(d.Columns, ColumnInfo{Name: c.Name, Type: c.Type, Description: descriptions[c.Name]})
-	}
+	d.Columns = columnsOf(schema, descriptions)
 	return d, nil
+}
+
+// columnsOf returns the columns of a schema with their descriptions.
+func columnsOf(schema []storage.Column, descriptions map[string]string) []ColumnInfo {
+	columns := []ColumnInfo{}
+	for _, c := range schema {
+		columns = append(columns, ColumnInfo{Name: c.Name, Type: c.Type, Description: descriptions[c.Name]})
+	}
+	return columns
 }
 
 // Datasets lists the catalogue entries that the caller may see.
 func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
 	var found []Dataset
-	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := pg.InOrgSnapshot(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if f.searches() {
+			found, err = r.searched(ctx, tx, caller, f, clock.Now())
+			return err
+		}
+
 		if f.Late {
 			found, err = lateDatasets(ctx, tx, caller, f, clock.Now())
 			return err
@@ -103,24 +116,29 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 	return found, nil
 }
 
+// condition returns what datasets d are listed, without the search.
+func (f DatasetFilter) condition(caller authz.Caller, args *[]any) string {
+	visible := VisibleTo(caller, args)
+	n := len(*args)
+	*args = append(*args, f.Tag, f.DAG, f.Unpublished, f.Late)
+	return fmt.Sprintf(`d.deleted_at IS NULL AND %s
+			  AND ($%[2]d = '' OR $%[2]d = ANY(d.tags))
+			  AND ($%[3]d = '' OR d.producer_dag_name = $%[3]d)
+			  AND ($%[4]d OR d.published)
+			  AND (NOT $%[5]d OR d.published AND d.due_within_seconds > 0)`, visible, n+1, n+2, n+3, n+4)
+}
+
 // datasetsPage lists entries without marking late ones; with f.Late, it lists those that can be late.
 func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
-	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit, f.Late}
-	visible := VisibleTo(caller, &args)
+	args := []any{caller.OrgID, f.After, f.Limit}
+	wanted := f.condition(caller, &args)
 
 	// The page is cut first, from the unique key on (org_id, name), so that sums are computed for its rows only.
 	rows, err := tx.Query(ctx, `
 		WITH page AS MATERIALIZED (
 			SELECT * FROM datasets d
-			WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
-			  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0
-			      OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
-			  AND ($3 = '' OR $3 = ANY(d.tags))
-			  AND ($4 = '' OR d.producer_dag_name = $4)
-			  AND ($5 OR d.published)
-			  AND d.name > $6
-			  AND (NOT $8 OR d.published AND d.due_within_seconds > 0)
-			ORDER BY d.name LIMIT $7)
+			WHERE d.org_id = $1 AND d.name > $2 AND `+wanted+`
+			ORDER BY d.name LIMIT $3)
 		SELECT `+datasetColumns+` FROM page d `+datasetJoins+` ORDER BY d.name`, args...)
 	if err != nil {
 		return nil, err

@@ -48,10 +48,11 @@ type Config struct {
 }
 
 // Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but a
-// cache of rows that never change.
+// cache of rows that never change, and indexes that every search checks against the rows.
 type Registry struct {
 	Config
-	jobs recent.Cache[uuid.UUID, *Job]
+	jobs    recent.Cache[uuid.UUID, *Job]
+	indexes indexes
 }
 
 // New validates the config.

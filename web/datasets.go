@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -23,7 +24,10 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	q := r.URL.Query()
 	f := registry.DatasetFilter{
 		Search: q.Get("search"), Tag: q.Get("tag"), DAG: q.Get("dag"), Unpublished: q.Get("unpublished") != "",
-		After: q.Get("after"), Limit: pageSize + 1,
+		Limit: pageSize + 1,
+	}
+	if err := f.ReadCursor(rest.PageInput{Cursor: q.Get("cursor")}); err != nil {
+		return err
 	}
 
 	datasets, err := s.Registry.Datasets(r.Context(), caller, f)
@@ -33,7 +37,11 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	v := datasetsView{Filter: f, Datasets: datasets, Writer: caller.MaySomewhere(authz.Inspect)}
 	if len(datasets) > pageSize {
 		v.Datasets = datasets[:pageSize]
-		q.Set("after", datasets[pageSize-1].Name)
+		next, err := rest.Cursor(f.Position(datasets[pageSize-1]))
+		if err != nil {
+			return err
+		}
+		q.Set("cursor", next)
 		v.Next = template.URL(q.Encode())
 	}
 

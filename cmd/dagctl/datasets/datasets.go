@@ -79,10 +79,18 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "LATE", "TAGS", "DESCRIPTION",
 				}}
+				if search != "" {
+					t.Header = append(t.Header, "MATCHED")
+				}
+
 				for _, d := range datasets {
-					t.Add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes),
-						cli.Ago(d.UpdatedAt, now), LateSince(d.Late, now),
-						cli.OneLine(strings.Join(d.Tags, ","), 30), cli.OneLine(d.Description, 60))
+					cells := []string{d.Name, d.DAG + "/" + d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows),
+						web.Size(d.Bytes), cli.Ago(d.UpdatedAt, now), LateSince(d.Late, now),
+						cli.OneLine(strings.Join(d.Tags, ","), 30), cli.OneLine(d.Description, 60)}
+					if d.Matched != nil {
+						cells = append(cells, cli.OneLine(d.Matched.Field+": "+d.Matched.Text, 60))
+					}
+					t.Add(cells...)
 				}
 				t.Write(w)
 			})
@@ -90,7 +98,8 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	flags := cmd.Flags()
-	flags.StringVar(&search, "search", "", "text in the name or in the description")
+	flags.StringVar(&search, "search", "", "words of name, description, columns, tags or owner, the best match first; "+
+		"typing errors are forgiven")
 	flags.StringVar(&tag, "tag", "", "only datasets with this tag")
 	flags.StringVar(&dag, "dag", "", "only datasets of this DAG")
 	flags.BoolVar(&late, "late", false, "only late datasets, which lack data that was due")
