@@ -43,6 +43,41 @@ type Generation struct {
 	Bytes      int64      `json:"bytes"`
 	CreatedAt  time.Time  `json:"created_at"`
 	PurgedAt   *time.Time `json:"purged_at,omitempty"`
+
+	Columns []storage.Column `json:"columns" nullable:"false" doc:"Empty until its first partition is there"`
+	Changes []ColumnChange   `json:"changes,omitempty" doc:"What is different from the columns of the generation before"`
+}
+
+// ColumnChange is what became of one column from one generation to the next.
+type ColumnChange struct {
+	Column string `json:"column"`
+	Change string `json:"change" enum:"added,removed,type_changed"`
+	From   string `json:"from,omitempty" doc:"The type that it had"`
+	To     string `json:"to,omitempty" doc:"The type that it has"`
+}
+
+// columnChanges compares the columns of two generations, in the order of the later ones; what is gone comes last.
+func columnChanges(from, to []storage.Column) (changes []ColumnChange) {
+	types := map[string]string{}
+	for _, c := range from {
+		types[c.Name] = c.Type
+	}
+	for _, c := range to {
+		switch was, ok := types[c.Name]; {
+		case !ok:
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "added", To: c.Type})
+		case was != c.Type:
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "type_changed", From: was, To: c.Type})
+		}
+		delete(types, c.Name)
+	}
+
+	for _, c := range from {
+		if was, ok := types[c.Name]; ok {
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "removed", From: was})
+		}
+	}
+	return changes
 }
 
 // datasetColumns are the columns of a catalogue entry, over datasets d.
@@ -266,7 +301,8 @@ func idOf(name string) *uuid.UUID {
 	return &id
 }
 
-// Generations lists a dataset's generations, the newest first.
+// Generations lists those of a dataset's generations that the caller may read, the newest first, each with what its
+// columns changed.
 func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name string) ([]Generation, error) {
 	var found []Generation
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
@@ -275,25 +311,39 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 			return err
 		}
 
+		args := []any{caller.OrgID, d.ID, d.Version}
 		rows, err := tx.Query(ctx, `
 			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
 			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint,
-			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
+			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at, coalesce(g.schema, '[]')
 			FROM dataset_versions g
 			JOIN dag_versions v ON v.id = g.created_by_dag_version
 			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
-			WHERE g.org_id = $1 AND g.dataset_uuid = $2
+			WHERE g.org_id = $1 AND g.dataset_uuid = $2 AND `+GenerationVisibleTo(caller, &args)+`
 			GROUP BY g.id, v.number
 			ORDER BY g.created_at DESC, g.id DESC
-			LIMIT 500`, caller.OrgID, d.ID, d.Version)
+			LIMIT 500`, args...)
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Generation, err error) {
+			return g, row.Scan(&g.ID, &g.Served, &g.DAGVersion, &g.Storage, &g.Partitions, &g.Inherited, &g.Rows,
+				&g.Bytes, &g.CreatedAt, &g.PurgedAt, &g.Columns)
+		})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("versions of dataset %s: %w", name, err)
+	}
+
+	var before []storage.Column
+	for i := len(found) - 1; i >= 0; i-- {
+		if g := &found[i]; len(g.Columns) > 0 {
+			if before != nil {
+				g.Changes = columnChanges(before, g.Columns)
+			}
+			before = g.Columns
+		}
 	}
 	return found, nil
 }
