@@ -16,7 +16,8 @@ import (
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
-	"called": called, "actorPath": actorPath, "stamp": stamp,
+	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
+	"changes": Changes,
 }
 
 // stamp formats a time as logs have it.

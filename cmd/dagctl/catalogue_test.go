@@ -1,12 +1,18 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
 
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/testbrowser"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 )
@@ -116,4 +122,46 @@ func TestSchemaHistoryOverThreeVersions(t *testing.T) {
 	for _, c := range cells[:len(cells)-1] {
 		require.Equal(t, views.CellMissing, c.State, c.Partition)
 	}
+}
+
+// Pages fit a phone: nothing is cut off, and nobody has to scroll sideways but within a table.
+func TestPagesFitAPhone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	b := testbrowser.Start(t)
+	b.Run("be a phone", network.Enable(),
+		network.SetExtraHTTPHeaders(network.Headers{"Authorization": "Bearer " + w.tokens[admin]}),
+		emulation.SetDeviceMetricsOverride(390, 844, 1, true), emulation.SetScriptExecutionDisabled(true))
+	for _, path := range []string{"/datasets", "/datasets?search=higest", "/datasets/daily_highest", "/dags", "/tasks",
+		"/dead", "/late", "/query", "/workers", "/users"} {
+		b.Open(w.url + path)
+		var width int64
+		var right float64
+		b.Run("measure "+path,
+			chromedp.Evaluate(`document.scrollingElement.scrollWidth`, &width),
+			chromedp.Evaluate(`Math.max(...[...document.querySelectorAll("header a")].map(
+				a => a.getBoundingClientRect().right))`, &right))
+		require.LessOrEqual(t, width, int64(390), path)
+		require.LessOrEqual(t, right, 390.0, "the navigation of "+path)
+	}
+}
+
+// Descriptions are Markdown, behind the strict policy of the pages.
+func TestADescriptionIsMarkdown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	description := "description: \"**Bold** <script>alert(1)</script> [bad](javascript:alert(1)) [good](/dags)\""
+	w.land(t, "2026-01-01")
+	must(t, w.env(t, writer), "deploy", writeDAG(t, t.TempDir(), "readings",
+		strings.Replace(readingsDAG, "description: Highest of each day.", description, 1)))
+	page := w.page(t, reader, "/datasets/daily_highest")
+	requireAccessible(t, page, "/datasets/daily_highest")
+	require.True(t, slices.ContainsFunc(all(page, "strong"), func(n *html.Node) bool { return text(n) == "Bold" }))
+	links := map[string]string{}
+	for _, a := range all(page, "a") {
+		links[strings.TrimSpace(text(a))] = attribute(a, "href")
+	}
+	require.Equal(t, "/dags", links["good"])
+	require.NotContains(t, links, "bad")
 }
