@@ -62,7 +62,7 @@ func (vs *Views) Grid(
 			return err
 		}
 		g := grid{vs, tx, caller, d, *d.Version, nil, nil}
-		if err := g.findJob(ctx); err != nil {
+		if err := g.findJob(ctx, before); err != nil {
 			return err
 		}
 
@@ -104,8 +104,8 @@ type openCell struct {
 	dead bool
 }
 
-// findJob sets the job and its open tasks, where the caller may look into it.
-func (g *grid) findJob(ctx context.Context) error {
+// findJob sets the job and its open tasks before a key, where the caller may look into it.
+func (g *grid) findJob(ctx context.Context, before string) error {
 	jobs, err := g.views.registry.ServingJobs(ctx, g.tx, g.caller.OrgID, g.dataset.DAG)
 	if err != nil {
 		return err
@@ -120,17 +120,21 @@ func (g *grid) findJob(ctx context.Context) error {
 	}
 
 	g.job = jobs[at]
-	g.open, err = openCells(ctx, g.tx, g.job)
+	g.open, err = openCells(ctx, g.tx, g.job, before)
 	return err
 }
 
-// openCells returns the open tasks of a job's output partitions, by their keys. Each of the three sets is looked up by
-// the job.
-func openCells(ctx context.Context, tx pgx.Tx, job *registry.Job) (map[string]openCell, error) {
+// mostOpen bounds the open tasks of each set that the grid looks at: far more than a page has partitions.
+const mostOpen = 5000
+
+// openCells returns the open tasks of a job's output partitions before a key, by their keys. Each of the three sets is
+// looked up by job and slot.
+func openCells(ctx context.Context, tx pgx.Tx, job *registry.Job, before string) (map[string]openCell, error) {
+	const at = `WHERE origin_job_id = $1 AND ($2 = '' OR slot < $2) ORDER BY slot DESC LIMIT $3`
 	rows, err := tx.Query(ctx, `
-		SELECT slot, task_id, false FROM leases WHERE origin_job_id = $1
-		UNION ALL SELECT slot, task_id, false FROM ready WHERE origin_job_id = $1
-		UNION ALL SELECT slot, task_id, reason = 'dead' FROM waiting WHERE origin_job_id = $1`, job.Origin)
+		(SELECT slot, task_id, false FROM leases `+at+`)
+		UNION ALL (SELECT slot, task_id, false FROM ready `+at+`)
+		UNION ALL (SELECT slot, task_id, reason = 'dead' FROM waiting `+at+`)`, job.Origin, before, mostOpen)
 	if err != nil {
 		return nil, fmt.Errorf("open tasks of %s: %w", job.Address(), err)
 	}

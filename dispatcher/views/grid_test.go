@@ -110,3 +110,29 @@ func TestGridOfOtherPartitions(t *testing.T) {
 	require.Equal(t, views.CellPresent, cells[0].State)
 	require.EqualValues(t, 1, cells[0].Rows)
 }
+
+// A page costs what it shows, however many partitions there are.
+func TestGridOf100000Partitions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", day(1), "1")
+	w.Serve(gridded)
+	w.Exec(`
+		INSERT INTO partition_versions (org_id, dataset_uuid, dataset_version, partition_key, revision, state, location,
+			row_count, bytes, schema, schema_hash, task_id, attempt)
+		SELECT org_id, dataset_uuid, dataset_version, to_char(date '1720-01-01' + n, 'YYYY-MM-DD'), 1, 'Published', 'x',
+			1, 1, '[]', '', gen_random_uuid(), 1
+		FROM partition_versions p, generate_series(1, 100000) AS n
+		WHERE p.dataset_version = (SELECT p.dataset_version FROM dag_version_datasets p JOIN datasets d
+			ON d.id = p.dataset_uuid WHERE d.name = 'numbers')
+		ON CONFLICT DO NOTHING`)
+
+	now := time.Date(2024, 1, 2, 12, 0, 0, 0, time.UTC)
+	cells, err := w.D.Views.Grid(t.Context(), w.Caller, "numbers", "", 372, now)
+	require.NoError(t, err)
+	require.Len(t, cells, 372)
+	require.Equal(t, []string{day(1), "2023-12-31"}, []string{cells[0].Partition, cells[1].Partition})
+	older, err := w.D.Views.Grid(t.Context(), w.Caller, "numbers", "1800-03-01", 372, now)
+	require.NoError(t, err)
+	require.Equal(t, "1800-02-28", older[0].Partition)
+}
