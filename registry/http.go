@@ -15,7 +15,8 @@ func (r *Registry) AddRoutes(api *authz.API) {
 	api.FindBy(authz.TheDatasets, r.dagOf)
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-datasets", Method: http.MethodGet, Path: "/v1/datasets", Tags: []string{"datasets"},
-		Summary: "Search the catalogue",
+		Summary:     "Search the catalogue",
+		Description: "In the order of names; with search, the best match first, and each with what matched.",
 	}, r.handleDatasets)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
@@ -55,7 +56,7 @@ type NameInput struct {
 
 type datasetsInput struct {
 	rest.PageInput
-	Search      string `query:"search" maxLength:"200" doc:"Part of the name or of the description"`
+	Search      string `query:"search" maxLength:"200" doc:"Words of the name, the description, the columns, the tags or the owner; typing errors are forgiven. The answer is ranked, the best match first"`
 	Tag         string `query:"tag" maxLength:"100"`
 	DAG         string `query:"dag" maxLength:"63" doc:"Made by this DAG"`
 	Unpublished bool   `query:"unpublished" doc:"Also datasets without a published name; for writers"`
@@ -68,14 +69,14 @@ func (r *Registry) handleDatasets(ctx context.Context, caller authz.Caller,
 	in *datasetsInput) (*datasetsOutput, error) {
 	f := DatasetFilter{Search: in.Search, Tag: in.Tag, DAG: in.DAG, Unpublished: in.Unpublished, Late: in.Late,
 		Limit: in.Limit + 1}
-	if _, err := in.After(&f.After); err != nil {
+	if err := f.ReadCursor(in.PageInput); err != nil {
 		return nil, err
 	}
 	datasets, err := r.Datasets(ctx, caller, f)
 	if err != nil {
 		return nil, err
 	}
-	list, err := rest.NewList(datasets, in.Limit, func(d Dataset) any { return d.Name })
+	list, err := rest.NewList(datasets, in.Limit, f.Position)
 	return &datasetsOutput{list}, err
 }
 

@@ -18,14 +18,16 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// DatasetFilter says which datasets to list, in the order of their names. Empty fields filter nothing.
+// DatasetFilter says which datasets to list: in the order of their names, or what a search finds, the best first. Empty
+// fields filter nothing.
 type DatasetFilter struct {
-	Search      string // part of the name or of the description
+	Search      string // words of name, description, columns, tags or owner
 	Tag         string
 	DAG         string
 	Unpublished bool   // also those without a published name; writers only
 	Late        bool   // late ones only
-	After       string // begin after this name
+	After       string // begin after this name; a search begins after AfterHit
+	AfterHit    *Hit
 	Limit       int
 }
 
@@ -41,6 +43,41 @@ type Generation struct {
 	Bytes      int64      `json:"bytes"`
 	CreatedAt  time.Time  `json:"created_at"`
 	PurgedAt   *time.Time `json:"purged_at,omitempty"`
+
+	Columns []storage.Column `json:"columns" nullable:"false" doc:"Empty until its first partition is there"`
+	Changes []ColumnChange   `json:"changes,omitempty" doc:"What is different from the columns of the generation before"`
+}
+
+// ColumnChange is what became of one column from one generation to the next.
+type ColumnChange struct {
+	Column string `json:"column"`
+	Change string `json:"change" enum:"added,removed,type_changed"`
+	From   string `json:"from,omitempty" doc:"The type that it had"`
+	To     string `json:"to,omitempty" doc:"The type that it has"`
+}
+
+// columnChanges compares the columns of two generations, in the order of the later ones; what is gone comes last.
+func columnChanges(from, to []storage.Column) (changes []ColumnChange) {
+	types := map[string]string{}
+	for _, c := range from {
+		types[c.Name] = c.Type
+	}
+	for _, c := range to {
+		switch was, ok := types[c.Name]; {
+		case !ok:
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "added", To: c.Type})
+		case was != c.Type:
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "type_changed", From: was, To: c.Type})
+		}
+		delete(types, c.Name)
+	}
+
+	for _, c := range from {
+		if was, ok := types[c.Name]; ok {
+			changes = append(changes, ColumnChange{Column: c.Name, Change: "removed", From: was})
+		}
+	}
+	return changes
 }
 
 // datasetColumns are the columns of a catalogue entry, over datasets d.
@@ -77,17 +114,28 @@ func scanDataset(row pgx.CollectableRow) (Dataset, error) {
 	}
 
 	d.Storage, d.PartitionBy = string(kind.Kind), json.RawMessage(partitionBy)
-	d.Columns = []ColumnInfo{}
-	for _, c := range schema {
-		d.Columns = append(d.Columns, ColumnInfo{Name: c.Name, Type: c.Type, Description: descriptions[c.Name]})
-	}
+	d.Columns = columnsOf(schema, descriptions)
 	return d, nil
+}
+
+// columnsOf returns the columns of a schema with their descriptions.
+func columnsOf(schema []storage.Column, descriptions map[string]string) []ColumnInfo {
+	columns := []ColumnInfo{}
+	for _, c := range schema {
+		columns = append(columns, ColumnInfo{Name: c.Name, Type: c.Type, Description: descriptions[c.Name]})
+	}
+	return columns
 }
 
 // Datasets lists the catalogue entries that the caller may see.
 func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
 	var found []Dataset
-	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := pg.InOrgSnapshot(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if f.searches() {
+			found, err = r.searched(ctx, tx, caller, f, clock.Now())
+			return err
+		}
+
 		if f.Late {
 			found, err = lateDatasets(ctx, tx, caller, f, clock.Now())
 			return err
@@ -103,24 +151,29 @@ func (r *Registry) Datasets(ctx context.Context, caller authz.Caller, f DatasetF
 	return found, nil
 }
 
+// condition returns what datasets d are listed, without the search.
+func (f DatasetFilter) condition(caller authz.Caller, args *[]any) string {
+	visible := VisibleTo(caller, args)
+	n := len(*args)
+	*args = append(*args, f.Tag, f.DAG, f.Unpublished, f.Late)
+	return fmt.Sprintf(`d.deleted_at IS NULL AND %s
+			  AND ($%[2]d = '' OR $%[2]d = ANY(d.tags))
+			  AND ($%[3]d = '' OR d.producer_dag_name = $%[3]d)
+			  AND ($%[4]d OR d.published)
+			  AND (NOT $%[5]d OR d.published AND d.due_within_seconds > 0)`, visible, n+1, n+2, n+3, n+4)
+}
+
 // datasetsPage lists entries without marking late ones; with f.Late, it lists those that can be late.
 func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter) ([]Dataset, error) {
-	args := []any{caller.OrgID, f.Search, f.Tag, f.DAG, f.Unpublished, f.After, f.Limit, f.Late}
-	visible := VisibleTo(caller, &args)
+	args := []any{caller.OrgID, f.After, f.Limit}
+	wanted := f.condition(caller, &args)
 
 	// The page is cut first, from the unique key on (org_id, name), so that sums are computed for its rows only.
 	rows, err := tx.Query(ctx, `
 		WITH page AS MATERIALIZED (
 			SELECT * FROM datasets d
-			WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
-			  AND ($2 = '' OR position(lower($2) IN lower(d.name)) > 0
-			      OR position(lower($2) IN lower(coalesce(d.description, ''))) > 0)
-			  AND ($3 = '' OR $3 = ANY(d.tags))
-			  AND ($4 = '' OR d.producer_dag_name = $4)
-			  AND ($5 OR d.published)
-			  AND d.name > $6
-			  AND (NOT $8 OR d.published AND d.due_within_seconds > 0)
-			ORDER BY d.name LIMIT $7)
+			WHERE d.org_id = $1 AND d.name > $2 AND `+wanted+`
+			ORDER BY d.name LIMIT $3)
 		SELECT `+datasetColumns+` FROM page d `+datasetJoins+` ORDER BY d.name`, args...)
 	if err != nil {
 		return nil, err
@@ -248,7 +301,8 @@ func idOf(name string) *uuid.UUID {
 	return &id
 }
 
-// Generations lists a dataset's generations, the newest first.
+// Generations lists those of a dataset's generations that the caller may read, the newest first, each with what its
+// columns changed.
 func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name string) ([]Generation, error) {
 	var found []Generation
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
@@ -257,25 +311,39 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 			return err
 		}
 
+		args := []any{caller.OrgID, d.ID, d.Version}
 		rows, err := tx.Query(ctx, `
 			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
 			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint,
-			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at
+			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at, coalesce(g.schema, '[]')
 			FROM dataset_versions g
 			JOIN dag_versions v ON v.id = g.created_by_dag_version
 			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
-			WHERE g.org_id = $1 AND g.dataset_uuid = $2
+			WHERE g.org_id = $1 AND g.dataset_uuid = $2 AND `+GenerationVisibleTo(caller, &args)+`
 			GROUP BY g.id, v.number
 			ORDER BY g.created_at DESC, g.id DESC
-			LIMIT 500`, caller.OrgID, d.ID, d.Version)
+			LIMIT 500`, args...)
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Generation])
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Generation, err error) {
+			return g, row.Scan(&g.ID, &g.Served, &g.DAGVersion, &g.Storage, &g.Partitions, &g.Inherited, &g.Rows,
+				&g.Bytes, &g.CreatedAt, &g.PurgedAt, &g.Columns)
+		})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("versions of dataset %s: %w", name, err)
+	}
+
+	var before []storage.Column
+	for i := len(found) - 1; i >= 0; i-- {
+		if g := &found[i]; len(g.Columns) > 0 {
+			if before != nil {
+				g.Changes = columnChanges(before, g.Columns)
+			}
+			before = g.Columns
+		}
 	}
 	return found, nil
 }

@@ -48,11 +48,12 @@ type Config struct {
 }
 
 // Registry answers for definitions and for what exists. It is safe for concurrent use and holds no state but rows that
-// never change, and what it found a moment ago.
+// never change, what it found a moment ago, and indexes that every search checks against the rows.
 type Registry struct {
 	Config
 	jobs        recent.Cache[uuid.UUID, *Job]
 	authorities authorities
+	indexes     indexes
 }
 
 // New validates the config.

@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry/contract"
+	"github.com/dagctl/dagctl/registry/search"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -227,6 +228,8 @@ type Dataset struct {
 	Bytes       int64           `json:"bytes"`
 	UpdatedAt   *time.Time      `json:"updated_at,omitempty" doc:"When its newest partition was published"`
 	Late        *Late           `json:"late,omitempty" doc:"Present if the dataset lacks data that is due by now"`
+	Matched     *search.Match   `json:"matched,omitempty" doc:"Of a search: why it was found"`
+	Hit         Hit             `json:"-"` // of a search: its place in the answer
 	Checks      []CheckResult   `json:"checks,omitempty"`
 	Reading     *FileReading    `json:"reading,omitempty" doc:"How the text files of its source are read"`
 	BadRows     *BadRows        `json:"bad_rows,omitempty" doc:"What does not fit, where the source keeps that apart"`

@@ -1,15 +1,19 @@
 package web
 
 import (
+	"context"
 	"html/template"
 	"net/http"
-	"time"
+	"net/url"
+	"slices"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/catalog"
 )
 
 type datasetsView struct {
@@ -23,7 +27,10 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	q := r.URL.Query()
 	f := registry.DatasetFilter{
 		Search: q.Get("search"), Tag: q.Get("tag"), DAG: q.Get("dag"), Unpublished: q.Get("unpublished") != "",
-		After: q.Get("after"), Limit: pageSize + 1,
+		Limit: pageSize + 1,
+	}
+	if err := f.ReadCursor(rest.PageInput{Cursor: q.Get("cursor")}); err != nil {
+		return err
 	}
 
 	datasets, err := s.Registry.Datasets(r.Context(), caller, f)
@@ -33,7 +40,11 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 	v := datasetsView{Filter: f, Datasets: datasets, Writer: caller.MaySomewhere(authz.Inspect)}
 	if len(datasets) > pageSize {
 		v.Datasets = datasets[:pageSize]
-		q.Set("after", datasets[pageSize-1].Name)
+		next, err := rest.Cursor(f.Position(datasets[pageSize-1]))
+		if err != nil {
+			return err
+		}
+		q.Set("cursor", next)
 		v.Next = template.URL(q.Encode())
 	}
 
@@ -43,18 +54,23 @@ func (s *Site) datasets(w http.ResponseWriter, r *http.Request, caller authz.Cal
 
 type datasetView struct {
 	registry.Dataset
+	Profile    catalog.Profile
+	Versions   []registry.Generation
+	Sparks     []spark
 	SQL        string // a statement to start from
 	Partition  string // whose rows are shown; empty: all partitions
 	Preview    query.Rows
 	PreviewErr string
-	Revisions  []registry.Revision
-	More       bool // some partitions are not shown
-	Calendar   []month
+	States     []stateCount
+	Grid       []cellRow
+	Later      bool         // the grid does not begin with the last partition
+	Earlier    template.URL // query of the grid of earlier partitions; empty: there are none
 	Why        []why.Reason
+	WhyHeading string
 }
 
 func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	name := r.PathValue("name")
+	name, q := r.PathValue("name"), r.URL.Query()
 	if of, is := lineageOf(name); is {
 		return s.lineage(w, r, caller, of)
 	}
@@ -62,79 +78,74 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err != nil {
 		return err
 	}
+	v := datasetView{Dataset: d, SQL: query.FirstStatement(d), Partition: q.Get("partition"),
+		Later: q.Get("before") != ""}
 
-	v := datasetView{Dataset: d, SQL: query.FirstStatement(d), Partition: r.URL.Query().Get("partition")}
-	const shown = 400 // more than a year of days
-	if v.Revisions, err = s.Registry.Partitions(r.Context(), caller, d.ID.String(), "", shown+1); err != nil {
+	if v.Profile, err = catalog.New(s.Registry).Profile(r.Context(), caller, d.ID.String()); err != nil {
 		return err
 	}
-	if len(v.Revisions) > shown {
-		v.Revisions, v.More = v.Revisions[:shown], true
+	if v.Versions, err = s.Registry.Generations(r.Context(), caller, d.ID.String()); err != nil {
+		return err
 	}
-	v.Calendar = calendar(v.Revisions)
 
 	// The page is useful without rows, so an error takes their place.
 	if v.Preview, err = s.Query.Preview(r.Context(), caller, d.ID.String(), v.Partition, 20, 0); err != nil {
 		v.PreviewErr = rowsError(err)
 	}
-	why, err := s.Dispatcher.Why.DatasetWhy(r.Context(), caller, d.ID.String(), clock.Now())
+	if err := s.addGrid(r.Context(), caller, &v, q.Get("before")); err != nil {
+		return err
+	}
+	v.Sparks = sparks(v.Profile.Trend)
+	if err := s.addWhy(r.Context(), caller, &v); err != nil {
+		return err
+	}
+	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets", Caller: caller, View: v})
+}
+
+// addGrid adds the states of partitions, beginning before a key.
+func (s *Site) addGrid(ctx context.Context, caller authz.Caller, v *datasetView, before string) error {
+	cells, err := s.Dispatcher.Views.Grid(ctx, caller, v.ID.String(), before, cellsShown+1, clock.Now())
+	if err != nil {
+		return err
+	}
+	if len(cells) > cellsShown {
+		cells = cells[:cellsShown]
+		v.Earlier = template.URL(url.Values{"before": {cells[cellsShown-1].Partition}}.Encode())
+	}
+
+	p, err := catalog.Partitioning(v.Dataset)
+	v.States, v.Grid = countStates(cells), cellRows(p, cells)
+	return err
+}
+
+// settled are the reasons that a dataset has which nothing holds up.
+var settled = []why.Code{"up_to_date", "published", "source_waits", "source_manual", "source_idle", "bad_rows",
+	"unchanged", "completed"}
+
+// addWhy adds what holds a dataset up, where something does.
+func (s *Site) addWhy(ctx context.Context, caller authz.Caller, v *datasetView) error {
+	found, err := s.Dispatcher.Why.DatasetWhy(ctx, caller, v.ID.String(), clock.Now())
 	if err != nil {
 		return err
 	}
 
-	v.Why = why.Reasons
-	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets", Caller: caller, View: v})
-}
-
-// month is one month of a dataset that is partitioned by day.
-type month struct {
-	Name  string
-	Weeks [][7]day // Monday first
-}
-
-type day struct {
-	Number int // 0: outside the month
-	Key    string
-	Rows   int64
-	There  bool
-}
-
-// calendar lays out a dataset's partitions by day. It returns nil unless the dataset is partitioned by day.
-func calendar(revisions []registry.Revision) []month {
-	rows := map[string]int64{}
-	for _, r := range revisions {
-		if _, err := time.Parse(time.DateOnly, r.Key); err != nil {
-			return nil
-		}
-		rows[r.Key] = r.Rows
-	}
-
-	if len(revisions) == 0 {
+	holds := func(r why.Reason) bool { return !slices.Contains(settled, r.Code) }
+	if !slices.ContainsFunc(found.Reasons, holds) {
 		return nil
 	}
-	first, _ := time.Parse(time.DateOnly, revisions[0].Key) // parsed above
-	last, _ := time.Parse(time.DateOnly, revisions[len(revisions)-1].Key)
-	var months []month
-	const most = 24 // a gap of decades is no calendar
-	at := time.Date(first.Year(), first.Month(), 1, 0, 0, 0, 0, time.UTC)
-	for ; !at.After(last) && len(months) < most; at = at.AddDate(0, 1, 0) {
-		months = append(months, monthOf(at, rows))
-	}
-	return months
-}
-
-func monthOf(first time.Time, rows map[string]int64) month {
-	m := month{Name: first.Format("January 2006")}
-	var week [7]day
-	for at := first; at.Month() == first.Month(); at = at.AddDate(0, 0, 1) {
-		weekday := (int(at.Weekday()) + 6) % 7
-		if weekday == 0 && at.Day() > 1 {
-			m.Weeks, week = append(m.Weeks, week), [7]day{}
+	for _, r := range found.Reasons {
+		if holds(r) {
+			v.Why = append(v.Why, r)
 		}
-		key := at.Format(time.DateOnly)
-		n, there := rows[key]
-		week[weekday] = day{at.Day(), key, n, there}
 	}
-	m.Weeks = append(m.Weeks, week)
-	return m
+
+	switch {
+	case v.Late != nil:
+		v.WhyHeading = "Why it is late"
+	case v.Version == nil:
+		v.WhyHeading = "Why there is nothing yet"
+	default:
+		v.WhyHeading = "What is on its way or held up"
+	}
+	return nil
 }

@@ -8,13 +8,16 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/dagctl/dagctl/registry"
 )
 
 // functions are the functions that templates may call; all of them format values.
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
-	"called": called, "actorPath": actorPath, "stamp": stamp,
+	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
+	"changes": Changes,
 }
 
 // stamp formats a time as logs have it.
@@ -131,4 +134,20 @@ func datasetPath(name string) string {
 		parts[i] = url.PathEscape(p)
 	}
 	return "/datasets/" + strings.Join(parts, "/")
+}
+
+// Changes says in words what became of columns.
+func Changes(changes []registry.ColumnChange) string {
+	words := make([]string, len(changes))
+	for i, c := range changes {
+		switch c.Change {
+		case "added":
+			words[i] = fmt.Sprintf("+ %s %s", c.Column, c.To)
+		case "removed":
+			words[i] = fmt.Sprintf("− %s", c.Column)
+		default:
+			words[i] = fmt.Sprintf("%s %s → %s", c.Column, c.From, c.To)
+		}
+	}
+	return strings.Join(words, ", ")
 }

@@ -52,30 +52,6 @@ func TestDrawEndsOnACircle(t *testing.T) {
 	require.Empty(t, draw("d", nil).Nodes)
 }
 
-func TestCalendar(t *testing.T) {
-	t.Parallel()
-	revisions := func(keys ...string) []registry.Revision {
-		var list []registry.Revision
-		for i, k := range keys {
-			list = append(list, registry.Revision{Key: k, Rows: int64(i + 1)})
-		}
-		return list
-	}
-
-	months := calendar(revisions("2026-01-31", "2026-02-02"))
-	require.Len(t, months, 2)
-	require.Equal(t, "January 2026", months[0].Name)
-	require.Equal(t, day{31, "2026-01-31", 1, true}, months[0].Weeks[4][5], "the 31st was a Saturday")
-	require.Equal(t, day{1, "2026-02-01", 0, false}, months[1].Weeks[0][6], "the 1st was a Sunday")
-	require.Equal(t, day{2, "2026-02-02", 2, true}, months[1].Weeks[1][0])
-	require.Zero(t, months[1].Weeks[0][0])
-
-	require.Empty(t, calendar(revisions("2026-01", "2026-02")), "months are no days")
-	require.Empty(t, calendar(revisions("2026-01-01", "x")))
-	require.Empty(t, calendar(nil))
-	require.Len(t, calendar(revisions("0001-01-01", "9999-12-31")), 24)
-}
-
 func TestWording(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

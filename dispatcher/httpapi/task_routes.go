@@ -96,6 +96,7 @@ func (a *API) AddRoutes(api *authz.API) {
 	a.addPauseRoutes(api)
 	a.addHookRoutes(api)
 	a.addWhyRoutes(api)
+	a.addGridRoute(api)
 	a.addPublishRoutes(api)
 }
 

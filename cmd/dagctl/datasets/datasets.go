@@ -79,10 +79,18 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "LATE", "TAGS", "DESCRIPTION",
 				}}
+				if search != "" {
+					t.Header = append(t.Header, "MATCHED")
+				}
+
 				for _, d := range datasets {
-					t.Add(d.Name, d.DAG+"/"+d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows), web.Size(d.Bytes),
-						cli.Ago(d.UpdatedAt, now), LateSince(d.Late, now),
-						cli.OneLine(strings.Join(d.Tags, ","), 30), cli.OneLine(d.Description, 60))
+					cells := []string{d.Name, d.DAG + "/" + d.Job, fmt.Sprint(d.Partitions), fmt.Sprint(d.Rows),
+						web.Size(d.Bytes), cli.Ago(d.UpdatedAt, now), LateSince(d.Late, now),
+						cli.OneLine(strings.Join(d.Tags, ","), 30), cli.OneLine(d.Description, 60)}
+					if d.Matched != nil {
+						cells = append(cells, cli.OneLine(d.Matched.Field+": "+d.Matched.Text, 60))
+					}
+					t.Add(cells...)
 				}
 				t.Write(w)
 			})
@@ -90,7 +98,8 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	flags := cmd.Flags()
-	flags.StringVar(&search, "search", "", "text in the name or in the description")
+	flags.StringVar(&search, "search", "", "words of name, description, columns, tags or owner, the best match first; "+
+		"typing errors are forgiven")
 	flags.StringVar(&tag, "tag", "", "only datasets with this tag")
 	flags.StringVar(&dag, "dag", "", "only datasets of this DAG")
 	flags.BoolVar(&late, "late", false, "only late datasets, which lack data that was due")
@@ -105,83 +114,6 @@ func LateSince(late *registry.Late, now time.Time) string {
 		return ""
 	}
 	return strings.TrimSpace(late.Partition + " was due " + cli.Ago(&late.DueAt, now))
-}
-
-func datasetsGetCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
-		Use:   "get NAME",
-		Short: "Show a dataset's columns, figures and checks",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.Connect()
-			if err != nil {
-				return err
-			}
-			var d registry.Dataset
-			if err := api.Get(cmd.Context(), cli.DatasetPath(args[0]), nil, &d); err != nil {
-				return err
-			}
-
-			return c.Print(d, func(w io.Writer) { writeDataset(c, w, d) })
-		},
-	}
-}
-
-// writeDataset writes what is known about a dataset.
-func writeDataset(c *cli.CLI, w io.Writer, d registry.Dataset) {
-	style, now := c.Style(c.Out), time.Now()
-	field := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%-12s %s\n", name, value)
-		}
-	}
-	field("Dataset", style.Bold(d.Name))
-	field("Description", cli.OneLine(d.Description, 300))
-	field("Owner", cli.OneLine(d.Owner, 100))
-	field("Tags", cli.OneLine(strings.Join(d.Tags, ", "), 100))
-	field("Made by", fmt.Sprintf("%s/%s, output %d", d.DAG, d.Job, d.Output))
-	field("Storage", d.Storage)
-	field("Readers", strings.Join(d.ReadRoles, ", "))
-	if d.Version == nil {
-		field("Served", "nothing yet")
-	} else {
-		field("Served", d.Version.String())
-	}
-	field("Partitions", fmt.Sprint(d.Partitions))
-	field("Rows", fmt.Sprint(d.Rows))
-	field("Size", web.Size(d.Bytes))
-	field("Updated", cli.Ago(d.UpdatedAt, now))
-	field("Late", LateSince(d.Late, now))
-	if d.Reading != nil {
-		field("Read as", cli.OneLine(d.Reading.String(), 200))
-	}
-	if d.BadRows != nil {
-		field("Bad rows", cli.OneLine(d.BadRows.String(), 200))
-	}
-
-	if len(d.Columns) > 0 {
-		fmt.Fprintln(w)
-		t := cli.Table{Style: style, Header: []string{"COLUMN", "TYPE", "DESCRIPTION"}}
-		for _, column := range d.Columns {
-			t.Add(column.Name, column.Type, cli.OneLine(column.Description, 100))
-		}
-		t.Write(w)
-	}
-
-	if len(d.Checks) > 0 {
-		fmt.Fprintln(w)
-		t := cli.Table{
-			Style: style, Header: []string{"CHECK", "PARTITION", "OUTCOME", "SEVERITY", "FAILURES", "ERROR"},
-			Paint: map[int]func(string) string{2: style.Status},
-		}
-		for _, check := range d.Checks {
-			t.Add(cli.OneLine(check.Name, 40), cli.OneLine(check.Partition, 30), check.Outcome, check.Severity,
-				fmt.Sprint(check.Failures), cli.OneLine(check.Error, 80))
-		}
-		t.Write(w)
-	}
-
-	writeWithheld(c, w, d.Withheld)
 }
 
 func datasetsPreviewCommand(c *cli.CLI) *cobra.Command {
@@ -278,41 +210,6 @@ func cell(value any) string {
 	return string(text)
 }
 
-func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
-	var page cli.Page
-	cmd := &cobra.Command{
-		Use:   "partitions NAME",
-		Short: "List the partitions that readers see",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := c.Connect()
-			if err != nil {
-				return err
-			}
-			partitions, err := cli.Fetch[registry.Revision](cmd.Context(), api,
-				cli.DatasetPath(args[0])+"/partitions", nil, page)
-			if err != nil {
-				return err
-			}
-
-			return c.Print(partitions, func(w io.Writer) {
-				now := time.Now()
-				t := cli.Table{Style: c.Style(c.Out), Header: []string{
-					"PARTITION", "REVISION", "ROWS", "SIZE", "MADE", "TASK",
-				}}
-				for _, p := range partitions {
-					t.Add(cli.OneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows), web.Size(p.Bytes),
-						cli.Ago(&p.Materialized, now), p.TaskID.String())
-				}
-				t.Write(w)
-			})
-		},
-	}
-
-	page.AddFlags(cmd)
-	return cmd
-}
-
 func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "versions NAME",
@@ -333,6 +230,7 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 				now := time.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"", "DATASET VERSION", "SINCE", "STORAGE", "PARTITIONS", "ROWS", "SIZE", "CREATED",
+					"COLUMNS CHANGED",
 				}}
 				for _, g := range generations {
 					mark := ""
@@ -344,7 +242,8 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 						partitions += fmt.Sprintf(", %d kept", g.Inherited)
 					}
 					t.Add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage,
-						partitions, fmt.Sprint(g.Rows), web.Size(g.Bytes), cli.Ago(&g.CreatedAt, now))
+						partitions, fmt.Sprint(g.Rows), web.Size(g.Bytes), cli.Ago(&g.CreatedAt, now),
+						cli.OneLine(web.Changes(g.Changes), 100))
 				}
 
 				t.Write(w)

@@ -39,6 +39,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/catalog"
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/storage/health"
@@ -298,6 +299,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	scim.New(a.identity).AddRoutes(a.API)
 	a.vault.AddRoutes(a.API)
 	a.registry.AddRoutes(a.API)
+	catalog.New(a.registry).AddRoutes(a.API)
 	deploy.New(a.registry).AddRoutes(a.API)
 	a.Dispatcher.API.AddRoutes(a.API)
 	a.timers.AddRoutes(a.API)
