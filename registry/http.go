@@ -42,6 +42,7 @@ func (r *Registry) AddRoutes(api *authz.API) {
 	}, r.handleOperators)
 
 	r.addVisibilityRoutes(api)
+	r.addPatternRoutes(api)
 	r.addPinRoutes(api)
 	r.addVerifyRoute(api)
 	r.addBundleRoutes(api)

@@ -8,8 +8,8 @@
 // Held until its checks pass, Published, Replaced by the next, or Rejected.
 //
 // It owns dag_versions, dag_current_versions, dag_activations, jobs, job_inputs, datasets, dataset_versions,
-// dag_version_datasets, generation_inputs, build_epochs, partition_versions, partition_inputs, check_results, pins,
-// reader_leases, dataset_readings, udf_bundles.
+// dag_version_datasets, generation_inputs, read_role_patterns, build_epochs, partition_versions, partition_inputs,
+// check_results, pins, reader_leases, dataset_readings, udf_bundles.
 package registry
 
 import (

@@ -3,15 +3,18 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -66,6 +69,111 @@ func (r *Registry) addVisibilityRoutes(api *authz.API) {
 		v, err := r.SetVisibility(ctx, caller, in.Name, in.Body)
 		return &output{v}, err
 	})
+}
+
+// ReadRolePattern says who may read datasets that do not exist yet.
+type ReadRolePattern struct {
+	Pattern   string    `json:"pattern" minLength:"1" maxLength:"200" doc:"Of the names of datasets; * stands for any text. The longest that a name fits counts"`
+	ReadRoles []string  `json:"read_roles" maxItems:"100" doc:"Org roles, each as role:SLUG. Empty: every reader of the org"`
+	CreatedBy string    `json:"created_by,omitempty" readOnly:"true"`
+	CreatedAt time.Time `json:"created_at,omitzero" readOnly:"true"`
+	// Others answers a change.
+	Others []string `json:"others,omitempty" readOnly:"true" doc:"Datasets that fit the pattern, exist already and have other read roles: they keep those"`
+}
+
+// addPatternRoutes adds the operations on who may read datasets that do not exist yet.
+func (r *Registry) addPatternRoutes(api *authz.API) {
+	type list struct{ Body []ReadRolePattern }
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "list-visibility-patterns", Method: http.MethodGet, Path: "/v1/visibility",
+		Tags: []string{"access"}, Summary: "List who may read datasets that do not exist yet, by patterns",
+	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*list, error) {
+		found, err := r.ReadRolePatterns(ctx, caller)
+		return &list{found}, err
+	})
+
+	type one struct{ Body ReadRolePattern }
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "set-visibility-pattern", Method: http.MethodPut, Path: "/v1/visibility",
+		Tags: []string{"access"}, Summary: "Set who may read datasets that come to have names that fit a pattern",
+	}, func(ctx context.Context, caller authz.Caller, in *one) (*one, error) {
+		p, err := r.SetReadRolePattern(ctx, caller, in.Body)
+		return &one{p}, err
+	})
+
+	type named struct {
+		Pattern string `query:"pattern" required:"true" minLength:"1" maxLength:"200"`
+	}
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "delete-visibility-pattern", Method: http.MethodDelete, Path: "/v1/visibility",
+		Tags: []string{"access"}, Summary: "Remove a pattern: datasets that it met keep their read roles",
+	}, func(ctx context.Context, caller authz.Caller, in *named) (*struct{}, error) {
+		return nil, r.DeleteReadRolePattern(ctx, caller, in.Pattern)
+	})
+}
+
+// ReadRolePatterns lists the org's patterns.
+func (r *Registry) ReadRolePatterns(ctx context.Context, caller authz.Caller) (found []ReadRolePattern, err error) {
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT pattern, read_roles, created_by, created_at, NULL::text[]
+			FROM read_role_patterns WHERE org_id = $1 ORDER BY pattern`, caller.OrgID)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ReadRolePattern])
+		return err
+	})
+	return append([]ReadRolePattern{}, found...), fault.Wrap(err, "patterns of read roles")
+}
+
+// SetReadRolePattern sets who may read datasets that come to have names that fit a pattern, and records it.
+func (r *Registry) SetReadRolePattern(
+	ctx context.Context, caller authz.Caller, p ReadRolePattern,
+) (_ ReadRolePattern, err error) {
+	p.ReadRoles = slices.Compact(slices.Sorted(slices.Values(p.ReadRoles)))
+	p.ReadRoles = append([]string{}, p.ReadRoles...)
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := authz.RequireOrgRoles(ctx, tx, caller.OrgID, p.ReadRoles); err != nil {
+			return err
+		}
+		var before *[]string
+		err := tx.QueryRow(ctx, `
+			WITH old AS (SELECT read_roles FROM read_role_patterns WHERE org_id = $1 AND pattern = $2),
+			put AS (
+				INSERT INTO read_role_patterns (org_id, pattern, read_roles, created_by) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (org_id, pattern) DO UPDATE
+					SET read_roles = EXCLUDED.read_roles, created_by = EXCLUDED.created_by, created_at = now()
+				RETURNING created_by, created_at)
+			SELECT (SELECT read_roles FROM old), created_by, created_at,
+				ARRAY(SELECT d.name FROM datasets d WHERE d.org_id = $1 AND d.deleted_at IS NULL
+					AND fits(d.name, $2) AND d.read_roles <> $3 ORDER BY d.name LIMIT 100)
+			FROM put`, caller.OrgID, p.Pattern, p.ReadRoles, caller.Actor).
+			Scan(&before, &p.CreatedBy, &p.CreatedAt, &p.Others)
+		if err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "visibility.pattern", p.Pattern,
+			authz.Change{Before: before, After: p.ReadRoles})
+	})
+	return p, fault.Wrap(err, "read roles of "+p.Pattern)
+}
+
+// DeleteReadRolePattern removes a pattern. Datasets that it met keep their read roles.
+func (r *Registry) DeleteReadRolePattern(ctx context.Context, caller authz.Caller, pattern string) error {
+	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var before []string
+		err := tx.QueryRow(ctx, `DELETE FROM read_role_patterns WHERE org_id = $1 AND pattern = $2
+			RETURNING read_roles`, caller.OrgID, pattern).Scan(&before)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fault.New(fault.NotFound, "there is no pattern %q", pattern).
+				WithHint("`dagctl datasets visibility` lists them")
+		}
+		if err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "visibility.pattern", pattern, authz.Change{Before: before})
+	})
+	return fault.Wrap(err, "remove the read roles of "+pattern)
 }
 
 // DatasetVisibility returns who may read a dataset.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
@@ -103,4 +104,46 @@ func TestReadRolesAreNeverLaundered(t *testing.T) {
 	require.Contains(t, dagctl(t, admins, "roles", "delete", "finance").err, "1 tokens")
 	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "doubled", "--role", "role:finanse").err,
 		`there is no org role "role:finanse"`)
+}
+
+// Admins say who may read datasets before there are any: the longest pattern counts, from the first row on, and also
+// for a dataset that exists and takes such a name.
+func TestReadRolesOfDatasetsToCome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	admins, readers := w.env(t, admin), w.env(t, reader)
+	must(t, admins, "roles", "create", "role:finance")
+	require.Contains(t, must(t, admins, "datasets", "visibility"), "No pattern")
+	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "d*", "--role", "role:nobody").err,
+		`there is no org role "role:nobody"`)
+	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "d*", "--remove").err, `there is no pattern "d*"`)
+	require.Contains(t, dagctl(t, admins, "datasets", "visibility", "d", "--remove").err, "is for patterns")
+	require.Equal(t, cli.ExitFailed, dagctl(t, readers, "datasets", "visibility", "d*", "--everyone").code)
+	must(t, admins, "datasets", "visibility", "d*", "--role", "role:finance")
+	must(t, admins, "datasets", "visibility", "daily_*", "--everyone")
+	require.Len(t, decode[[]registry.ReadRolePattern](t, admins, "datasets", "visibility"), 2)
+
+	w.deployReadings(t, "2026-01-01")
+	file := writeDAG(t, t.TempDir(), "others", strings.NewReplacer("doubles", "others", "doubled: {", "free: {").
+		Replace(doublesDAG))
+	must(t, w.env(t, writer), "deploy", file)
+	visible := func(name string) bool { return dagctl(t, readers, "datasets", "get", name).code == 0 }
+	require.True(t, visible("daily_highest"), "the longest pattern counts")
+	require.True(t, visible("free"))
+
+	// What exists keeps its read roles, unless it takes a name that fits.
+	require.Contains(t, must(t, admins, "datasets", "visibility", "fr*", "--role", "role:finance"),
+		"exist already and keep theirs: free")
+	require.True(t, visible("free"))
+	renamed := writeDAG(t, t.TempDir(), "others", strings.NewReplacer("doubles", "others", "doubled: {", "doubled: {").
+		Replace(doublesDAG))
+	must(t, w.env(t, writer), "deploy", renamed, "--allow-breaking", "--allow-removals")
+	require.False(t, visible("doubled"))
+	require.Equal(t, cli.ExitFailed, dagctl(t, w.env(t, writer), "query", "FROM doubled").code)
+
+	must(t, admins, "datasets", "visibility", "d*", "--remove")
+	require.False(t, visible("doubled"), "what a removed pattern has closed stays closed")
+	for _, e := range decode[[]authz.AuditEntry](t, admins, "audit", "list", "--action", "visibility.pattern") {
+		require.Equal(t, "token:admin", e.Actor)
+	}
 }

@@ -178,6 +178,14 @@ func moveNames(ctx context.Context, tx pgx.Tx, b registry.Build, activation uuid
 		JOIN datasets loser ON loser.id = o.dataset_uuid
 		WHERE p.dag_version_id = $2 AND s.org_id = $1 AND s.id = p.dataset_uuid
 		  AND $3::text IS NOT NULL AND $4::uuid IS NOT NULL`,
+		// So does one that exists and takes a name for which an admin has set read roles.
+		`UPDATE datasets s SET read_roles = narrower(s.read_roles, read_roles_of_pattern($1, p.published_name))
+		FROM dag_version_datasets p
+		WHERE p.dag_version_id = $2 AND s.org_id = $1 AND s.id = p.dataset_uuid
+		  AND read_roles_of_pattern($1, p.published_name) IS NOT NULL
+		  AND NOT EXISTS (SELECT FROM dataset_names n
+		      WHERE n.org_id = $1 AND n.name = p.published_name AND n.dataset_uuid = p.dataset_uuid)
+		  AND $3::text IS NOT NULL AND $4::uuid IS NOT NULL`,
 		// A claim that another DAG's has outdone is made anew.
 		`DELETE FROM dataset_names n WHERE n.org_id = $1 AND n.dag_name = $3 AND $4::uuid IS NOT NULL AND (
 			NOT EXISTS (SELECT FROM dag_version_datasets p WHERE p.dag_version_id = $2 AND p.published_name = n.name)

@@ -58,7 +58,8 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 		INSERT INTO datasets (id, org_id, name, producer_dag_name, producer_job_name, producer_output_index, read_roles)
 		SELECT w.id, $1, w.name, $2, w.job, w.index, coalesce(
 			(SELECT h.read_roles FROM dataset_name_owners o JOIN datasets h ON h.id = o.dataset_uuid
-			 WHERE o.org_id = $1 AND o.name = w.published), org_default_read_roles($1))
+			 WHERE o.org_id = $1 AND o.name = w.published),
+			read_roles_of_pattern($1, w.published), read_roles_of_pattern($1, w.name), org_default_read_roles($1))
 		FROM jsonb_to_recordset($3) AS w(id uuid, name text, job text, index int, published text)`, d.caller.OrgID, d.doc.Name, made); err != nil {
 		return fmt.Errorf("insert datasets: %w", err)
 	}
