@@ -1,10 +1,12 @@
 package migrations_test
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
@@ -186,4 +188,23 @@ func count(t *testing.T, pool *pgxpool.Pool, query string) (n int) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), query).Scan(&n))
 	return n
+}
+
+// Ids sort by when they were made, also within a millisecond: what happens to a task is listed by them.
+func TestIDsAreInTheOrderOfTheirMaking(t *testing.T) {
+	t.Parallel()
+	url := testdb.Empty(t)
+	require.NoError(t, migrations.Up(t.Context(), url))
+	pool := open(t, url)
+	var last uuid.UUID
+	for range 2000 {
+		var id uuid.UUID
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT uuid_v7()`).Scan(&id))
+		require.Negative(t, bytes.Compare(last[:], id[:]), "%s after %s", id, last)
+		last = id
+	}
+	require.Equal(t, uuid.Version(7), last.Version())
+	require.Equal(t, uuid.RFC4122, last.Variant())
+	at := time.Unix(last.Time().UnixTime())
+	require.WithinDuration(t, time.Now(), at, time.Minute)
 }
