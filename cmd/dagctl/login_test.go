@@ -178,6 +178,14 @@ func TestLoginByABrowserAndByADevice(t *testing.T) {
 	require.Zero(t, <-login.code)
 	require.Equal(t, "ada@example.com", decode[authz.Identity](t, env, "whoami").Name)
 
+	// Signing in again ends the session before it.
+	sessions := func() int { return decode[[]identity.User](t, w.env(t, admin), "users", "list")[0].Sessions }
+	before := sessions()
+	again := start(t, env, "login", "--device")
+	b.submit(w.url+"/signin/device?code="+again.await(t, `type the code (\S+)`), nil)
+	require.Zero(t, <-again.code)
+	require.Equal(t, before, sessions())
+
 	other := start(t, map[string]string{"HOME": t.TempDir()}, "login", w.url, "--device")
 	b.submit(w.url+"/signin/device?code="+other.await(t, `type the code (\S+)`), url.Values{"deny": {"1"}})
 	require.Equal(t, 1, <-other.code)

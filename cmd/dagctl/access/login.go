@@ -49,13 +49,15 @@ Programs do not sign in: they have a service token, or the token of an issuer th
   dagctl login --device`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := loginTarget(c, args, name)
+			before, err := loginTarget(c, args, name)
 			if err != nil {
 				return err
 			}
-			if err := c.KeepTarget(target); err != nil { // before a person signs in for nothing
+			if err := c.KeepTarget(before); err != nil { // before a person signs in for nothing
 				return err
 			}
+			target := before
+			target.Token = ""
 			ctx, cancel := context.WithTimeout(cmd.Context(), loginWaits)
 			defer cancel()
 			if device {
@@ -69,6 +71,10 @@ Programs do not sign in: they have a service token, or the token of an issuer th
 
 			if err := c.KeepTarget(target); err != nil {
 				return err
+			}
+			if isSession(before.Token) {
+				// It may have ended by itself; what remains of it ends after a week without use.
+				_ = signOut(cmd.Context(), before, false)
 			}
 			var me authz.Identity
 			if err := cli.NewClient(target).Get(cmd.Context(), "/v1/whoami", nil, &me); err != nil {
@@ -99,7 +105,15 @@ func nameOf(me authz.Identity) string {
 	return me.Actor
 }
 
-// loginTarget returns the target to sign in to, without a token.
+// isSession reports whether a token is that of a session, which ends with it.
+func isSession(token string) bool { return strings.HasPrefix(token, "dagctl_session_") }
+
+// signOut ends the session of a target, or all of its user.
+func signOut(ctx context.Context, t cli.Target, everywhere bool) error {
+	return cli.NewClient(t).Post(ctx, "/v1/auth/sign-out", map[string]bool{"everywhere": everywhere}, nil)
+}
+
+// loginTarget returns the target to sign in to, with the token that it has.
 func loginTarget(c *cli.CLI, args []string, name string) (cli.Target, error) {
 	if len(args) > 0 {
 		return c.TargetFor(args[0], name)
@@ -257,12 +271,11 @@ func LogoutCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !strings.HasPrefix(target.Token, "dagctl_session_") {
+			if !isSession(target.Token) {
 				return fault.New(fault.Conflict, "target %s has no session to end", target.Name).
 					WithHint("a service token is revoked by `dagctl tokens revoke`")
 			}
-			err = cli.NewClient(target).Post(cmd.Context(), "/v1/auth/sign-out",
-				map[string]bool{"everywhere": everywhere}, nil)
+			err = signOut(cmd.Context(), target, everywhere)
 			if err != nil && !fault.Is(err, fault.Unauthenticated) { // it may have ended by itself
 				return err
 			}

@@ -206,7 +206,8 @@ func WritePrivate(path string, text []byte) error {
 	return nil
 }
 
-// TargetFor returns the target for an address: the one that has it, or a new one by a name, or else by its host.
+// TargetFor returns the target for an address: the one that has it, with its token, or a new one by a name, or else by
+// its host.
 func (c *CLI) TargetFor(address, name string) (Target, error) {
 	address = strings.TrimRight(address, "/")
 	file, err := c.readTargets()
@@ -227,6 +228,9 @@ func (c *CLI) TargetFor(address, name string) (Target, error) {
 	}
 	if base, err := url.Parse(address); t.Name == "" && err == nil {
 		t.Name = base.Host
+	}
+	if known := file.Targets[t.Name]; strings.TrimRight(known.URL, "/") == address {
+		t.Token = known.Token
 	}
 	return t, nil
 }
