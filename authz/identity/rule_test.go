@@ -255,6 +255,49 @@ func TestRulesThatTrustTooMuchAreRefused(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 }
 
+// A role that something gives, or that new datasets get, is not deleted: a new one of the name would have its readers.
+func TestAnOrgRoleInUseStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ctx, workload := t.Context(), identity.NewRule{Name: "nightly", Kind: identity.ForWorkloads,
+		Issuer: "https://ci.example.com", Claims: identity.Conditions{"sub": {"nightly"}}, Role: authz.RoleReader}
+	group := identity.NewRule{Name: "staff", Kind: identity.ForGroups, Issuer: "https://idp.example.com",
+		Claims: identity.Conditions{"group": {"staff"}}, Role: authz.RoleReader}
+	for _, rule := range []*identity.NewRule{&workload, &group} {
+		rule.OrgRoles = []string{"role:finance"}
+	}
+	_, err := authz.CreateOrgRole(ctx, w.requests, w.acme, "finance", "")
+	require.NoError(t, err)
+	refused := func(uses string) {
+		t.Helper()
+		err := authz.DeleteOrgRole(ctx, w.requests, w.acme, "finance")
+		require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+		require.ErrorContains(t, err, "role:finance is in use: "+uses)
+	}
+
+	w.trust(w.acme, workload)
+	refused("trust rules nightly")
+	w.trust(w.acme, group)
+	require.NoError(t, authz.SetOrgSettings(ctx, w.owner, w.acme,
+		authz.Settings{DefaultReadRoles: []string{"role:finance"}}))
+	w.invite(w.acme, identity.NewUser{Email: "ada@example.com", Role: authz.RoleReader, OrgRoles: group.OrgRoles})
+	refused("1 users; trust rules nightly, staff; the org's default for new datasets")
+	require.NoError(t, w.identity.DeleteRule(ctx, w.acme, "nightly"))
+	require.NoError(t, w.identity.RemoveUser(ctx, w.acme, "ada@example.com"))
+	require.NoError(t, authz.SetOrgSettings(ctx, w.owner, w.acme, authz.Settings{}))
+	refused("trust rules staff")
+	require.NoError(t, w.identity.DeleteRule(ctx, w.acme, "staff"))
+
+	// Of a rule that begins to give it and its deletion at the same moment, only one is done.
+	made := make(chan error, 1)
+	go func() {
+		_, err := w.identity.CreateRule(ctx, w.acme, group)
+		made <- err
+	}()
+	deleted := authz.DeleteOrgRole(ctx, w.requests, w.acme, "finance")
+	require.NotEqual(t, deleted == nil, <-made == nil, "%v", deleted)
+}
+
 func TestLinksSignInOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
