@@ -139,6 +139,30 @@ func TestWorkloadsComeByTrustAlone(t *testing.T) {
 	status, _ = w.whoami(ci.Sign(of(map[string]any{"ref": "refs/heads/release-1.2"}), testoidc.Signing{}))
 	require.Equal(t, http.StatusOK, status)
 
+	seconds := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
+	for name, times := range map[string]map[string]any{
+		"expired within the leeway": {"exp": seconds(-30 * time.Second)},
+		"issued within the leeway":  {"iat": seconds(30 * time.Second)},
+		"a day":                     {"exp": seconds(24 * time.Hour)},
+		"as a fraction":             {"exp": float64(seconds(time.Hour)) + 0.5},
+	} {
+		status, _ = w.whoami(ci.Sign(of(times), testoidc.Signing{}))
+		require.Equal(t, http.StatusOK, status, name)
+	}
+	for says, times := range map[string]map[string]any{
+		"the token has expired":                 {"exp": seconds(-2 * time.Minute)},
+		"the token was issued in the future":    {"iat": seconds(5 * time.Minute)},
+		"the token lasts 48h0m0s: 24h0m0s is":   {"exp": seconds(48 * time.Hour)},
+		"the token lasts 25h0m0s: 24h0m0s is":   {"exp": seconds(25 * time.Hour), "iat": nil},
+		"the token lasts 72h0m0s: 24h0m0s is":   {"exp": seconds(time.Hour), "iat": seconds(-71 * time.Hour)},
+		"clocks of this server and of the issu": {"exp": seconds(-2 * time.Minute), "iat": seconds(-time.Hour)},
+	} {
+		refused := w.browser().do(http.MethodGet, "/v1/whoami", nil, http.Header{
+			"Authorization": {"Bearer " + ci.Sign(of(times), testoidc.Signing{})}, "Accept": {"application/json"}})
+		require.Equal(t, http.StatusUnauthorized, refused.status, says)
+		require.Contains(t, refused.body, says)
+	}
+
 	past, future := time.Now().Add(-time.Hour).Unix(), time.Now().Add(time.Hour).Unix()
 	for name, token := range map[string]string{
 		"another repository": ci.Sign(of(map[string]any{"repository_id": 43}), testoidc.Signing{}),
