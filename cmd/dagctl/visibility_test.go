@@ -85,7 +85,9 @@ func TestReadRolesAreNeverLaundered(t *testing.T) {
 	must(t, readers, "query", "FROM tripled")
 	hidden(readers, "daily_highest")
 	require.Contains(t, must(t, admins, "tokens", "list"), "role:finance")
-	must(t, admins, "datasets", "visibility", "doubled", "--opened=false")
+	require.Contains(t, must(t, admins, "datasets", "visibility", "doubled", "--everyone"),
+		"the read roles of its inputs do not count, until --opened=false")
+	require.NotContains(t, must(t, admins, "datasets", "visibility", "doubled", "--opened=false"), "do not count")
 	hidden(readers, "tripled")
 
 	must(t, admins, "datasets", "visibility", "daily_highest", "--everyone")

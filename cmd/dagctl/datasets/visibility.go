@@ -25,8 +25,8 @@ func visibilityCommand(c *cli.CLI) *cobra.Command {
 
 A dataset with read roles is read by members of one of them. Everything that is computed from it, at any distance, also
 in other DAGs, is as closed: reading that takes the read roles of all that it was made from. Where an output holds
-nothing of what guards its inputs, such as a count per month, --opened lets its own read roles decide alone. For
-everybody else the dataset does not exist: in lists, queries, lineage, tasks, logs and errors.`,
+nothing of what guards its inputs, such as a count per month, --opened lets its own read roles decide alone. What no
+flag is about stays as it is: --opened from before holds until --opened=false, also with other read roles. For everybody else the dataset does not exist: in lists, queries, lineage, tasks, logs and errors.`,
 		Example: `  dagctl datasets visibility payroll --role role:finance --role role:hr
   dagctl datasets visibility headcount --everyone --opened
   dagctl datasets visibility headcount`,
@@ -64,7 +64,7 @@ everybody else the dataset does not exist: in lists, queries, lineage, tasks, lo
 	f := cmd.Flags()
 	f.StringArrayVar(&roles, "role", nil, "org role whose members may read it, as role:SLUG (repeatable)")
 	f.BoolVar(&everyone, "everyone", false, "no read roles of its own: every reader of the org")
-	f.BoolVar(&opened, "opened", false, "do not count the read roles of what it is computed from")
+	f.BoolVar(&opened, "opened", false, "do not count the read roles of what it is computed from, until --opened=false")
 	return cmd
 }
 
@@ -79,7 +79,8 @@ func writeVisibility(w io.Writer, v registry.DatasetVisibility) {
 			s.Job, s.Version, strings.Join(s.Authority, ", "))
 	}
 	if v.Opened {
-		fmt.Fprintln(w, "Opened       an admin has said that the read roles of its inputs do not count")
+		fmt.Fprintln(w,
+			"Opened       an admin has said that the read roles of its inputs do not count, until --opened=false")
 		return
 	}
 
