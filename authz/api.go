@@ -200,7 +200,8 @@ func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) 
 		if caller, ok := any(principal).(Caller); ok && !caller.ExpiresAt.IsZero() {
 			hc.SetHeader(rest.TokenExpires, caller.ExpiresAt.UTC().Format(time.RFC3339))
 		}
-		next(huma.WithContext(hc, context.WithValue(as(hc.Context(), principal), key{}, principal)))
+		ctx := context.WithValue(as(hc.Context(), principal), key{}, principal)
+		next(huma.WithContext(hc, context.WithValue(ctx, admittedKey{}, principal)))
 	}}, op.Middlewares...)
 	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
 		principal, _ := ctx.Value(key{}).(P)
@@ -257,7 +258,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 			return
 		}
 		if err == nil && rule.Principal() == User {
-			ctx, end := api.whileGood(r)
+			ctx, end := api.whileGood(r, caller)
 			defer end()
 			ctx = rule.reading(ctx, caller)
 			err = orRevoked(ctx, h(w, r.WithContext(ctx), caller))

@@ -32,6 +32,16 @@ type world struct {
 	org             authz.Org
 }
 
+// The port that an address has anyway may be written or not.
+func TestHostsWithTheirOwnPort(t *testing.T) {
+	t.Parallel()
+	api := newWorld(t).api(t, authz.Config{Hosts: []string{"x.example", "y.example:8443"}})
+	for host, want := range map[string]int{"x.example": 401, "X.example:443": 401, "x.example:80": 401,
+		"x.example:8443": 403, "y.example:8443": 401, "y.example": 403, "z.example:443": 403, "x.example:443:80": 403} {
+		require.Equal(t, want, call(api, http.MethodGet, "/v1/whoami", "", "Host", host).Code, host)
+	}
+}
+
 func newWorld(t *testing.T) world {
 	t.Helper()
 	url := testdb.URL(t)

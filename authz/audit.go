@@ -39,6 +39,11 @@ func Audit(ctx context.Context, tx pgx.Tx, caller Caller, action, object string,
 	return audit(ctx, tx, caller, Done, action, object, detail)
 }
 
+// AuditRefused records that a mutation was refused, in another transaction than the one that was to make it.
+func AuditRefused(ctx context.Context, tx pgx.Tx, caller Caller, action, object string, detail any) error {
+	return audit(ctx, tx, caller, Refused, action, object, detail)
+}
+
 // AuditSignIn records that a user signed in to the caller's org, or was refused, such as one who is disabled. detail
 // may say by which issuer, and why; it must hold no token.
 func AuditSignIn(ctx context.Context, tx pgx.Tx, caller Caller, outcome Outcome, detail any) error {

@@ -130,7 +130,10 @@ func (api *API) knowsHost(r *http.Request) bool {
 		r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || strings.HasPrefix(r.URL.Path, "/v1/hooks/") {
 		return true
 	}
-	return slices.ContainsFunc(api.hosts, func(host string) bool { return strings.EqualFold(host, r.Host) })
+	return slices.ContainsFunc(api.hosts, func(host string) bool {
+		return strings.EqualFold(host, r.Host) || strings.EqualFold(host+":443", r.Host) ||
+			strings.EqualFold(host+":80", r.Host) // some proxies write the port that an address has anyway
+	})
 }
 
 // addresses are where the server answers, for people.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,22 +63,21 @@ func CreateOrgRole(ctx context.Context, pool *pgxpool.Pool, caller Caller, slug,
 	return r, nil
 }
 
-// DeleteOrgRole deletes an org role that nothing uses: a token or a dataset that named it would lose readers unseen.
+// DeleteOrgRole deletes an org role that nothing uses: what named it would have other readers, unseen.
 func DeleteOrgRole(ctx context.Context, pool *pgxpool.Pool, caller Caller, slug string) error {
 	return pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		r, err := findOrgRole(ctx, tx, caller, slug)
 		if err != nil {
 			return err
 		}
-		var datasets int
-		err = tx.QueryRow(ctx, `SELECT datasets_with_read_role($1, $2)`, caller.OrgID, orgRoleOf(slug)).Scan(&datasets)
+
+		// Whoever begins to use the role has locked it (RequireOrgRoles), so that a use is seen here or refused there.
+		_, err = tx.Exec(ctx, `SELECT FROM org_roles WHERE org_id = $1 AND slug = $2 FOR UPDATE`, caller.OrgID, slug)
 		if err != nil {
-			return fmt.Errorf("datasets of org role %s: %w", slug, err)
+			return fmt.Errorf("lock org role %s: %w", slug, err)
 		}
-		if r.Tokens+r.Users+datasets > 0 {
-			return fault.New(fault.Conflict, "role:%s is in use: %d tokens, %d users, %d datasets",
-				slug, r.Tokens, r.Users, datasets).
-				WithHint("revoke the tokens, and change the datasets with `dagctl datasets visibility`")
+		if err := refuseUsedRole(ctx, tx, caller, slug); err != nil {
+			return err
 		}
 
 		_, err = tx.Exec(ctx, `DELETE FROM org_roles WHERE org_id = $1 AND slug = $2`, caller.OrgID, slug)
@@ -87,6 +87,51 @@ func DeleteOrgRole(ctx context.Context, pool *pgxpool.Pool, caller Caller, slug 
 		return Audit(ctx, tx, caller, "role.delete", orgRoleOf(slug),
 			Change{Before: map[string]any{"name": r.Name}})
 	})
+}
+
+// refuseUsedRole refuses to delete an org role that something uses, and names that.
+func refuseUsedRole(ctx context.Context, tx pgx.Tx, caller Caller, slug string) error {
+	r, err := findOrgRole(ctx, tx, caller, slug)
+	if err != nil {
+		return err
+	}
+	var datasets int
+	var rules, patterns []string
+	err = tx.QueryRow(ctx, `
+		SELECT datasets_with_read_role($1, $2), rules_with_org_role($1, $2), patterns_with_read_role($1, $2)`,
+		caller.OrgID, orgRoleOf(slug)).Scan(&datasets, &rules, &patterns)
+	if err != nil {
+		return fmt.Errorf("uses of org role %s: %w", slug, err)
+	}
+	settings, err := OrgSettings(ctx, tx, caller.OrgID)
+	if err != nil {
+		return err
+	}
+
+	var uses []string
+	for _, use := range []struct {
+		n    int
+		what string
+	}{{r.Tokens, "tokens"}, {r.Users, "users"}, {datasets, "datasets"}} {
+		if use.n > 0 {
+			uses = append(uses, fmt.Sprintf("%d %s", use.n, use.what))
+		}
+	}
+	if len(patterns) > 0 {
+		uses = append(uses, "the patterns of datasets to come "+strings.Join(patterns, ", "))
+	}
+	if len(rules) > 0 {
+		uses = append(uses, "trust rules "+strings.Join(rules, ", "))
+	}
+	if slices.Contains(settings.DefaultReadRoles, orgRoleOf(slug)) {
+		uses = append(uses, "the org's default for new datasets")
+	}
+	if len(uses) == 0 {
+		return nil
+	}
+	return fault.New(fault.Conflict, "role:%s is in use: %s", slug, strings.Join(uses, "; ")).
+		WithHint("revoke the tokens, and take the role from what else has it: `dagctl users set`, `dagctl datasets " +
+			"visibility`, `dagctl trust remove`, `dagctl org set`")
 }
 
 // orgRoleColumns is what scanOrgRole scans, over org_roles r.
@@ -144,11 +189,14 @@ func ListOrgRoles(
 }
 
 // RequireOrgRoles refuses roles that the org does not have: a mistyped one would open nothing, and hide much.
+// Those that it has stay until the transaction has ended.
 func RequireOrgRoles(ctx context.Context, tx pgx.Tx, org uuid.UUID, roles []string) error {
 	if len(roles) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, `SELECT 'role:' || slug FROM org_roles WHERE org_id = $1`, org)
+	rows, err := tx.Query(ctx, `
+		SELECT 'role:' || slug FROM org_roles WHERE org_id = $1 AND 'role:' || slug = ANY($2) ORDER BY slug FOR KEY SHARE`,
+		org, roles)
 	if err != nil {
 		return fmt.Errorf("org roles: %w", err)
 	}

@@ -47,7 +47,7 @@ func registerOrgRoles(api *API, requests *pgxpool.Pool) {
 
 	Handle(api, Admin, huma.Operation{
 		OperationID: "delete-role", Method: http.MethodDelete, Path: "/v1/roles/{slug}", Tags: []string{"access"},
-		Summary: "Delete a visibility group that no token, user or dataset uses",
+		Summary: "Delete a visibility group that nothing uses",
 	}, func(ctx context.Context, caller Caller, in *orgRoleInput) (*struct{}, error) {
 		return nil, DeleteOrgRole(ctx, requests, caller, in.Slug)
 	})

@@ -41,6 +41,15 @@ func (p Provisioner) Author() Caller {
 	return Caller{OrgID: p.OrgID, OrgSlug: p.OrgSlug, Actor: "token:" + p.TokenName, RequestID: p.RequestID}
 }
 
+// Covers reports whether whoever has some rights may do no more than the users that the provisioner makes. Its role
+// covers grants of the same role; only that of an admin covers org roles, which admins give themselves.
+func (p Provisioner) Covers(role Role, grants []Grant, orgRoles []string) bool {
+	if role != "" && !p.Role.atLeast(role) || len(orgRoles) > 0 && p.Role != RoleAdmin {
+		return false
+	}
+	return !slices.ContainsFunc(grants, func(g Grant) bool { return !p.Role.atLeast(g.Role) })
+}
+
 // validateSCIM checks a token of kind scim.
 func (n NewToken) validateSCIM(problems *tokenProblems) {
 	*problems = append(*problems, CheckRoles(n.Role, nil, nil)...)

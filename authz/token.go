@@ -282,39 +282,24 @@ func ListTokens(ctx context.Context, pool *pgxpool.Pool, caller Caller,
 // RevokeToken revokes a token of the caller's org at once. Revoking it again changes nothing.
 func RevokeToken(ctx context.Context, pool *pgxpool.Pool, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		orgs, revoked, err := lockToken(ctx, tx, caller.OrgID, name)
-		if err != nil || revoked {
-			return err
-		}
-		if orgs > 1 {
-			return fault.New(fault.Forbidden, "workers of other orgs use token %s too", name).
-				WithHint("the server's administrator can revoke it: `dagctl admin revoke-token %s --org %s`",
-					name, caller.OrgSlug)
-		}
-		if err := refuseLastAdmin(ctx, tx, caller, name); err != nil {
-			return err
-		}
-		return revokeToken(ctx, tx, caller, name)
+		return ChangeAdmins(ctx, tx, caller, func() error { return revokeOwnToken(ctx, tx, caller, name) })
 	})
 }
 
-// refuseLastAdmin refuses to revoke the only token by which anybody can still administer the org.
-func refuseLastAdmin(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
-	var last bool
-	err := tx.QueryRow(ctx, `
-		SELECT coalesce(bool_or(name = $2), false) AND count(*) = 1 FROM (
-			SELECT name FROM service_tokens WHERE org_id = $1 AND kind = 'user' AND role = 'admin'
-				AND revoked_at IS NULL AND expires_at > now() FOR UPDATE) AS admins`, caller.OrgID, name).Scan(&last)
-	if err != nil {
-		return fmt.Errorf("admins of org %s: %w", caller.OrgSlug, err)
+func revokeOwnToken(ctx context.Context, tx pgx.Tx, caller Caller, name string) error {
+	orgs, revoked, err := lockToken(ctx, tx, caller.OrgID, name)
+	if err != nil || revoked {
+		return err
 	}
-	if last {
-		return fault.New(fault.Conflict, "token %s is the last admin token of org %s: nobody could make another one",
-			name, caller.OrgSlug).
-			WithHint("make the next one first: `dagctl tokens create NAME --role admin`; the server's administrator "+
-				"can revoke any with `dagctl admin revoke-token %s --org %s`", name, caller.OrgSlug)
+	if orgs > 1 {
+		return fault.New(fault.Forbidden, "workers of other orgs use token %s too", name).
+			WithHint("the server's administrator can revoke it: `dagctl admin revoke-token %s --org %s`",
+				name, caller.OrgSlug)
 	}
-	return nil
+	if err := refuseLastAdmin(ctx, tx, caller, name); err != nil {
+		return err
+	}
+	return revokeToken(ctx, tx, caller, name)
 }
 
 // CreateUserToken creates a token of kind user for an org, for the server's administrator: it brings an org back that

@@ -263,6 +263,38 @@ func TestAnOrgIsNotLockedOut(t *testing.T) {
 	require.Equal(t, 201, call(api, "POST", "/v1/tokens", `{"name":"ci","role":"writer"}`, as(secret)...).Code)
 }
 
+// Admin tokens that end within a day are no reason to revoke a longer one, unless an admin can sign in.
+func TestAdminTokensThatEndSoonAreNotEnough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	api := w.api(t, authz.Config{})
+	root := w.token(t, authz.NewToken{Name: "root", Role: authz.RoleAdmin})
+	short := w.token(t, authz.NewToken{Name: "short", Role: authz.RoleAdmin, TTL: time.Minute})
+	w.token(t, authz.NewToken{Name: "day", Role: authz.RoleAdmin, TTL: 23 * time.Hour})
+
+	refused := call(api, "DELETE", "/v1/tokens/root", "", as(short)...)
+	require.Equal(t, 409, refused.Code, refused.Body.String())
+	require.Contains(t, refused.Body.String(), "without token root the last admin token of org acme ends at ")
+	require.Contains(t, refused.Body.String(), "dagctl tokens create NAME --role admin")
+	require.Equal(t, 204, call(api, "DELETE", "/v1/tokens/day", "", as(root)...).Code, "root lasts longer")
+
+	user := func(seen, disabled string) {
+		_, err := w.owner.Exec(t.Context(), `DELETE FROM users`)
+		require.NoError(t, err)
+		_, err = w.owner.Exec(t.Context(), `
+			INSERT INTO users (org_id, issuer, external_id, role, last_seen_at, disabled_at)
+			VALUES ($1, 'https://idp.example.com', 'ada', 'admin', `+seen+`, `+disabled+`)`, w.org.ID)
+		require.NoError(t, err)
+	}
+	user("NULL", "NULL")
+	require.Equal(t, 409, call(api, "DELETE", "/v1/tokens/root", "", as(short)...).Code, "nobody knows of a way in")
+	user("now()", "now()")
+	require.Equal(t, 409, call(api, "DELETE", "/v1/tokens/root", "", as(short)...).Code, "the user is disabled")
+	user("now()", "NULL")
+	require.Equal(t, 204, call(api, "DELETE", "/v1/tokens/root", "", as(short)...).Code)
+	require.Equal(t, 409, call(api, "DELETE", "/v1/tokens/short", "", as(short)...).Code, "it is the last one")
+}
+
 func TestOrgs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -24,3 +24,8 @@ CREATE FUNCTION read_roles_of_pattern(org UUID, name TEXT) RETURNS TEXT[] STABLE
     SELECT p.read_roles FROM read_role_patterns p WHERE p.org_id = org AND fits(name, p.pattern)
     ORDER BY length(p.pattern) DESC, p.pattern LIMIT 1
 $$;
+
+-- patterns_with_read_role returns the patterns that name an org role, which is written role:SLUG.
+CREATE FUNCTION patterns_with_read_role(org UUID, role TEXT) RETURNS TEXT[] STABLE LANGUAGE sql AS $$
+    SELECT ARRAY(SELECT pattern FROM read_role_patterns WHERE org_id = org AND role = ANY(read_roles) ORDER BY pattern)
+$$;

@@ -51,6 +51,18 @@ func readForm(r *http.Request) (form, error) {
 	return form{r.PostForm}, nil
 }
 
+// needs refuses a form that lacks a field: what it did not say would be taken for nothing, and be taken away. Boxes
+// that are not ticked are no fields, so that they cannot be needed.
+func (f form) needs(names ...string) error {
+	for _, name := range names {
+		if !f.Has(name) {
+			return fault.New(fault.Invalid, "the form lacks the field %q", name).
+				WithHint("load the page again, and send its form whole")
+		}
+	}
+	return nil
+}
+
 // words returns the words of a field, which spaces or commas separate.
 func words(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\r' })

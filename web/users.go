@@ -107,6 +107,9 @@ func (a *Access) changeUser(w http.ResponseWriter, r *http.Request, caller authz
 	if err != nil {
 		return err
 	}
+	if err := f.needs("role", "grants"); err != nil {
+		return err
+	}
 	given := rightsOf(f)
 	role, grants, orgRoles := authz.Role(given.Role), given.grants(), given.OrgRoles
 

@@ -20,6 +20,10 @@ func VerifyExport(from io.Reader, remembered Head) (ChainCheck, error) {
 	for n := 1; ; n++ {
 		text, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) && len(text) == 0 {
+			if n == 1 && remembered == (Head{}) {
+				return ChainCheck{}, fault.New(fault.Invalid, "the export is empty: there is nothing to verify").
+					WithHint("every org has an entry: write the file with `dagctl audit export`")
+			}
 			return w.end(), nil
 		}
 		if err != nil && !errors.Is(err, io.EOF) {

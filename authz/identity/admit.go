@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -35,12 +36,16 @@ func personOf(p *provider, claims Claims) person {
 		provider: p.Name, orgs: p.Orgs, claims: claims.withEmail(p.TrustEmail)}
 }
 
-// short cuts a text that others wrote.
+// short cuts a text that others wrote, and takes out what would show it, or what is around it, otherwise than it is
+// written: control characters, ends of lines, and marks of the direction of writing.
 func short(text string) string {
 	const most = 200
 	text = strings.ToValidUTF8(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		switch {
+		case unicode.IsControl(r), unicode.In(r, unicode.Zl, unicode.Zp):
 			return ' '
+		case unicode.Is(unicode.Bidi_Control, r):
+			return -1
 		}
 		return r
 	}, text), "")

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -20,6 +22,16 @@ type Claims map[string]any
 func (c Claims) text(name string) string {
 	s, _ := c[name].(string)
 	return s
+}
+
+// moment returns a claim that is a time, in seconds of Unix. ok is false if it is none.
+func (c Claims) moment(name string) (at time.Time, ok bool) {
+	n, _ := c[name].(json.Number)
+	seconds, err := n.Float64()
+	if err != nil || math.Abs(seconds) > 1e12 {
+		return time.Time{}, false
+	}
+	return time.Unix(int64(seconds), 0), true
 }
 
 // email returns the address that the provider has verified, in lower case, or an empty text. Providers that only hold

@@ -93,6 +93,10 @@ func TestADeviceSignsIn(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, status)
 
 	require.Contains(t, b.get(d.Complete).body, "build-7")
+	var odd identity.Device
+	require.Equal(t, http.StatusOK, w.post("", "/v1/auth/device", map[string]string{
+		"client": "7\u202ed\u2066li\u0085ub \u05d0"}, &odd))
+	require.Contains(t, b.get(odd.Complete).body, "7dli ub \u05d0", "nothing turns the name around")
 	typed := url.Values{"csrf_token": {b.csrf("/signin/device")}, "code": {" " + d.UserCode[:4] + d.UserCode[5:]}}
 	wrong := url.Values{"csrf_token": typed["csrf_token"], "code": {"BBBB-BBBB"}}
 	require.Equal(t, http.StatusNotFound, b.post("/signin/device", wrong).status)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +22,9 @@ type flow struct {
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"` // of PKCE
 	Provider string `json:"provider"`
-	Next     string `json:"next"` // the page to go to
-	Org      string `json:"org"`  // empty: the one used last
+	Next     string `json:"next"`  // the page to go to
+	Org      string `json:"org"`   // empty: the one used last
+	Begun    int64  `json:"begun"` // in seconds of Unix
 }
 
 // flowLasts is how long a person may take to sign in at a provider.
@@ -35,31 +37,64 @@ func (id *Identity) flowCookie() string {
 	return "dagctl_sign_in"
 }
 
-// begin makes a flow and gives it to the browser.
-func (id *Identity) begin(w http.ResponseWriter, provider, next, org string) flow {
+// Limits of the cookie: it has the latest flows, of as many tabs, and browsers keep 4096 bytes of one with its name.
+const (
+	maxFlows      = 4
+	maxFlowCookie = 3800 // bytes
+)
+
+// begin makes a flow and gives it to the browser, beside those that it has begun in other tabs.
+func (id *Identity) begin(w http.ResponseWriter, r *http.Request, provider, next, org string) flow {
 	f := flow{State: authz.NewSecret("state"), Nonce: authz.NewSecret("nonce"), Verifier: oauth2.GenerateVerifier(),
-		Provider: provider, Next: localPath(next), Org: org}
-	text, _ := json.Marshal(f) // texts only
-	id.setCookie(w, id.flowCookie(), base64.RawURLEncoding.EncodeToString(text), flowLasts)
+		Provider: provider, Next: localPath(next), Org: org, Begun: time.Now().Unix()}
+	id.keepFlows(w, append(id.flowsOf(r), f))
 	return f
 }
 
-// ended returns the flow that a browser comes back from, and takes it from the browser: it is good for one answer.
-func (id *Identity) ended(w http.ResponseWriter, r *http.Request) (f flow, err error) {
-	bad := fault.New(fault.Invalid, "this sign-in was begun in another browser, too long ago, or is over").
-		WithHint("sign in once more")
+// keepFlows gives the browser these flows, without the first ones of too many.
+func (id *Identity) keepFlows(w http.ResponseWriter, all []flow) {
+	all = all[max(0, len(all)-maxFlows):]
+	for {
+		text, _ := json.Marshal(all) // texts and numbers only
+		value := base64.RawURLEncoding.EncodeToString(text)
+		switch {
+		case len(all) == 0:
+			id.setCookie(w, id.flowCookie(), "", -time.Second)
+			return
+		case len(all) == 1 || len(value) <= maxFlowCookie:
+			id.setCookie(w, id.flowCookie(), value, flowLasts)
+			return
+		}
+		all = all[1:]
+	}
+}
+
+// flowsOf returns the flows of the browser that sent r which have not taken too long, the oldest first.
+func (id *Identity) flowsOf(r *http.Request) (all []flow) {
 	cookie, err := r.Cookie(id.flowCookie())
 	if err != nil {
-		return flow{}, bad
+		return nil
 	}
-	id.setCookie(w, id.flowCookie(), "", -time.Second)
 	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	if err != nil || json.Unmarshal(text, &f) != nil {
-		return flow{}, bad
+	if err != nil || json.Unmarshal(text, &all) != nil {
+		return nil
 	}
-	if f.State == "" || f.State != r.URL.Query().Get("state") {
-		return flow{}, bad
+	return slices.DeleteFunc(all, func(f flow) bool {
+		return f.State == "" || time.Since(time.Unix(f.Begun, 0)) > flowLasts
+	})
+}
+
+// ended returns the flow that a browser comes back from, and takes it from the browser: it is good for one answer. An
+// answer that fits none takes nothing away, since any page can send a browser here.
+func (id *Identity) ended(w http.ResponseWriter, r *http.Request) (f flow, err error) {
+	all := id.flowsOf(r)
+	i := slices.IndexFunc(all, func(f flow) bool { return f.State == r.URL.Query().Get("state") })
+	if i < 0 {
+		return flow{}, fault.New(fault.Invalid,
+			"this sign-in was begun in another browser, too long ago, or is over").WithHint("sign in once more")
 	}
+	f = all[i]
+	id.keepFlows(w, slices.Delete(all, i, i+1))
 	return f, nil
 }
 

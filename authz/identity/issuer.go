@@ -110,6 +110,9 @@ func (i *issuer) away(cause error) error {
 		WithHint("try again later; whoever is signed in stays so")
 }
 
+// leeway is how far the clocks of an issuer and of this server may be apart.
+const leeway = time.Minute
+
 // verify checks the signature, issuer, audience and times of a token, and returns its claims. Errors hold nothing of
 // it.
 func (i *issuer) verify(ctx context.Context, audience, raw string) (Claims, error) {
@@ -122,14 +125,21 @@ func (i *issuer) verify(ctx context.Context, audience, raw string) (Claims, erro
 		names[n] = string(a)
 	}
 	asked := &listening{keySet: keys}
-	verifier := oidc.NewVerifier(i.name, asked, &oidc.Config{ClientID: audience, SupportedSigningAlgs: names})
+	now := time.Now()
+	verifier := oidc.NewVerifier(i.name, asked, &oidc.Config{ClientID: audience, SupportedSigningAlgs: names,
+		Now: func() time.Time { return now.Add(-leeway) }})
 
 	token, err := verifier.Verify(ctx, raw)
 	var expired *oidc.TokenExpiredError
 	switch {
 	case errors.As(err, &expired):
 		return nil, fault.New(fault.Unauthenticated, "the token has expired").
-			WithHint("get another one from its issuer")
+			WithHint("get another one from its issuer; if that has expired too, the clocks of this server and of the " +
+				"issuer differ by more than a minute")
+	case err == nil && token.IssuedAt.After(now.Add(leeway)):
+		return nil, fault.New(fault.Unauthenticated, "the token was issued in the future, at %s",
+			token.IssuedAt.UTC().Format(time.RFC3339)).
+			WithHint("the clocks of this server and of the issuer differ by more than a minute: set them")
 	case err != nil && asked.failed != nil:
 		return nil, asked.failed
 	case err != nil:

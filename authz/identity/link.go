@@ -48,7 +48,8 @@ func createLink(ctx context.Context, tx pgx.Tx, caller authz.Caller, u User, bas
 		return Link{}, fault.New(fault.Conflict, "%s signs in at %s: a link would go around it", u.Email, u.Issuer).
 			WithHint("links are for users that were invited with --local")
 	case u.DisabledAt != nil:
-		return Link{}, fault.New(fault.Conflict, "%s is disabled", u.Email)
+		return Link{}, fault.New(fault.Conflict, "%s is disabled", u.Email).
+			WithHint("`dagctl users enable %s` lets the user in again", u.Email)
 	}
 	key, err := uuid.NewV7()
 	if err != nil {

@@ -162,7 +162,7 @@ func (id *Identity) GetProvisioned(ctx context.Context, p authz.Provisioner, use
 }
 
 // Provision makes a user of the provisioner's org. One whom the org has at the issuer already, by an invitation or a
-// sign-in, is taken over with what an admin gave it.
+// sign-in, is taken over with what an admin gave it. Invitations to more than the token gives are refused.
 func (id *Identity) Provision(ctx context.Context, p authz.Provisioner, a Account) (u Provisioned, err error) {
 	if !id.serves(p.Issuer, p.OrgSlug) {
 		return u, fault.New(fault.Forbidden, "%s is no provider of this server, so nobody could sign in", p.Issuer).
@@ -174,7 +174,8 @@ func (id *Identity) Provision(ctx context.Context, p authz.Provisioner, a Accoun
 		return u, err
 	}
 
-	err = pg.InOrgTx(ctx, id.Requests, p.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	asked := func() any { return a }
+	err = id.asProvider(ctx, p, "user.provision", asked, func(ctx context.Context, tx pgx.Tx) error {
 		u, err = provisionIn(ctx, tx, p, a, subject)
 		return err
 	})
@@ -236,6 +237,11 @@ func adopt(ctx context.Context, tx pgx.Tx, p authz.Provisioner, a Account, subje
 	if err != nil {
 		return key, nil, err
 	}
+	if was.Subject == "" {
+		if err := guardRights(p, was, "take over the invitation"); err != nil {
+			return key, nil, err
+		}
+	}
 	_, err = tx.Exec(ctx, `
 		UPDATE users SET role = coalesce(role, $3), external_id = coalesce(external_id, NULLIF($4, '')),
 			invited_until = NULL, email = coalesce(NULLIF($5, ''), email),
@@ -269,7 +275,9 @@ func setActive(ctx context.Context, tx pgx.Tx, p authz.Provisioner, user uuid.UU
 // is to be; ifMatch is the header of that name.
 func (id *Identity) Reprovision(ctx context.Context, p authz.Provisioner, user uuid.UUID, ifMatch string,
 	change func(Account) (Account, error)) (u Provisioned, err error) {
-	err = pg.InOrgTx(ctx, id.Requests, p.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	var next Account
+	asked := func() any { return next }
+	err = id.asProvider(ctx, p, "user.change", asked, func(ctx context.Context, tx pgx.Tx) error {
 		before, err := findProvisioned(ctx, tx, p, user)
 		if err != nil {
 			return err
@@ -277,8 +285,7 @@ func (id *Identity) Reprovision(ctx context.Context, p authz.Provisioner, user u
 		if err := rest.CheckIfMatch(ifMatch, before.ETag()); err != nil {
 			return err
 		}
-		next, err := change(before.Account)
-		if err != nil {
+		if next, err = change(before.Account); err != nil {
 			return err
 		}
 		if next.Active == nil {
@@ -300,11 +307,21 @@ func (id *Identity) Reprovision(ctx context.Context, p authz.Provisioner, user u
 	return u, taken(err, "change user")
 }
 
-// rewrite makes a user what its account says.
+// rewrite makes a user what its account says. It does not make somebody else of a user who outranks the token.
 func rewrite(ctx context.Context, tx pgx.Tx, p authz.Provisioner, before Provisioned, next Account) error {
 	subject, err := next.subject(p)
 	if err != nil {
 		return err
+	}
+	is, err := findUser(ctx, tx, p.OrgID, before.ID.String())
+	if err != nil {
+		return err
+	}
+	another := subject != "" && subject != is.Subject
+	if another || is.Subject == "" && next.email() != before.email() {
+		if err := guardRights(p, is, "say that it is somebody else"); err != nil {
+			return err
+		}
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE scim_users SET user_name = $3, external_id = NULLIF($4, ''), profile = $5, version = version + 1,
@@ -316,13 +333,12 @@ func rewrite(ctx context.Context, tx pgx.Tx, p authz.Provisioner, before Provisi
 
 	// Whoever is signed in as the former subject may be somebody else. The address of a known user is the one that the
 	// issuer vouched for, until the provider names another.
-	var another bool
-	err = tx.QueryRow(ctx, `
-		UPDATE users u SET external_id = coalesce(NULLIF($3, ''), u.external_id), display_name = NULLIF($5, ''),
-			email = CASE WHEN $4 = $6 THEN u.email ELSE NULLIF($4, '') END
-		FROM users old WHERE u.org_id = $1 AND u.id = $2 AND old.id = u.id
-		RETURNING old.external_id IS NOT NULL AND old.external_id <> u.external_id`,
-		p.OrgID, before.ID, subject, next.email(), next.name(), before.email()).Scan(&another)
+	_, err = tx.Exec(ctx, `
+		UPDATE users SET external_id = coalesce(NULLIF($3, ''), external_id), display_name = NULLIF($5, ''),
+			email = CASE WHEN $4 = $6 THEN email ELSE NULLIF($4, '') END,
+			rules = CASE WHEN $7 THEN '{}' ELSE rules END
+		WHERE org_id = $1 AND id = $2`,
+		p.OrgID, before.ID, subject, next.email(), next.name(), before.email(), another)
 	if err != nil {
 		return err
 	}

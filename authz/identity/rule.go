@@ -215,15 +215,19 @@ func (id *Identity) ListRules(ctx context.Context, caller authz.Caller, page res
 // DeleteRule deletes a rule of the caller's org. Whoever is signed in or comes by it alone is out at once.
 func (id *Identity) DeleteRule(ctx context.Context, caller authz.Caller, name string) error {
 	err := pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `DELETE FROM trust_rules WHERE org_id = $1 AND name = $2 RETURNING `+ruleColumns,
-			caller.OrgID, name)
-		if err != nil {
+		var r Rule
+		err := authz.ChangeAdmins(ctx, tx, caller, func() error {
+			rows, err := tx.Query(ctx, `
+				DELETE FROM trust_rules WHERE org_id = $1 AND name = $2 RETURNING `+ruleColumns, caller.OrgID, name)
+			if err != nil {
+				return err
+			}
+			r, err = pgx.CollectExactlyOneRow(rows, id.scanRule(caller.OrgSlug))
+			if errNoRows(err) {
+				return noRule(name)
+			}
 			return err
-		}
-		r, err := pgx.CollectExactlyOneRow(rows, id.scanRule(caller.OrgSlug))
-		if errNoRows(err) {
-			return noRule(name)
-		}
+		})
 		if err != nil {
 			return err
 		}

@@ -139,6 +139,30 @@ func TestWorkloadsComeByTrustAlone(t *testing.T) {
 	status, _ = w.whoami(ci.Sign(of(map[string]any{"ref": "refs/heads/release-1.2"}), testoidc.Signing{}))
 	require.Equal(t, http.StatusOK, status)
 
+	seconds := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
+	for name, times := range map[string]map[string]any{
+		"expired within the leeway": {"exp": seconds(-30 * time.Second)},
+		"issued within the leeway":  {"iat": seconds(30 * time.Second)},
+		"a day":                     {"exp": seconds(24 * time.Hour)},
+		"as a fraction":             {"exp": float64(seconds(time.Hour)) + 0.5},
+	} {
+		status, _ = w.whoami(ci.Sign(of(times), testoidc.Signing{}))
+		require.Equal(t, http.StatusOK, status, name)
+	}
+	for says, times := range map[string]map[string]any{
+		"the token has expired":                 {"exp": seconds(-2 * time.Minute)},
+		"the token was issued in the future":    {"iat": seconds(5 * time.Minute)},
+		"the token lasts 48h0m0s: 24h0m0s is":   {"exp": seconds(48 * time.Hour)},
+		"the token lasts 25h0m0s: 24h0m0s is":   {"exp": seconds(25 * time.Hour), "iat": nil},
+		"the token lasts 72h0m0s: 24h0m0s is":   {"exp": seconds(time.Hour), "iat": seconds(-71 * time.Hour)},
+		"clocks of this server and of the issu": {"exp": seconds(-2 * time.Minute), "iat": seconds(-time.Hour)},
+	} {
+		refused := w.browser().do(http.MethodGet, "/v1/whoami", nil, http.Header{
+			"Authorization": {"Bearer " + ci.Sign(of(times), testoidc.Signing{})}, "Accept": {"application/json"}})
+		require.Equal(t, http.StatusUnauthorized, refused.status, says)
+		require.Contains(t, refused.body, says)
+	}
+
 	past, future := time.Now().Add(-time.Hour).Unix(), time.Now().Add(time.Hour).Unix()
 	for name, token := range map[string]string{
 		"another repository": ci.Sign(of(map[string]any{"repository_id": 43}), testoidc.Signing{}),
@@ -253,6 +277,49 @@ func TestRulesThatTrustTooMuchAreRefused(t *testing.T) {
 	w.trust(w.acme, good)
 	_, err := w.identity.CreateRule(t.Context(), w.acme, good)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+}
+
+// A role that something gives, or that new datasets get, is not deleted: a new one of the name would have its readers.
+func TestAnOrgRoleInUseStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ctx, workload := t.Context(), identity.NewRule{Name: "nightly", Kind: identity.ForWorkloads,
+		Issuer: "https://ci.example.com", Claims: identity.Conditions{"sub": {"nightly"}}, Role: authz.RoleReader}
+	group := identity.NewRule{Name: "staff", Kind: identity.ForGroups, Issuer: "https://idp.example.com",
+		Claims: identity.Conditions{"group": {"staff"}}, Role: authz.RoleReader}
+	for _, rule := range []*identity.NewRule{&workload, &group} {
+		rule.OrgRoles = []string{"role:finance"}
+	}
+	_, err := authz.CreateOrgRole(ctx, w.requests, w.acme, "finance", "")
+	require.NoError(t, err)
+	refused := func(uses string) {
+		t.Helper()
+		err := authz.DeleteOrgRole(ctx, w.requests, w.acme, "finance")
+		require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+		require.ErrorContains(t, err, "role:finance is in use: "+uses)
+	}
+
+	w.trust(w.acme, workload)
+	refused("trust rules nightly")
+	w.trust(w.acme, group)
+	require.NoError(t, authz.SetOrgSettings(ctx, w.owner, w.acme,
+		authz.Settings{DefaultReadRoles: []string{"role:finance"}}))
+	w.invite(w.acme, identity.NewUser{Email: "ada@example.com", Role: authz.RoleReader, OrgRoles: group.OrgRoles})
+	refused("1 users; trust rules nightly, staff; the org's default for new datasets")
+	require.NoError(t, w.identity.DeleteRule(ctx, w.acme, "nightly"))
+	require.NoError(t, w.identity.RemoveUser(ctx, w.acme, "ada@example.com"))
+	require.NoError(t, authz.SetOrgSettings(ctx, w.owner, w.acme, authz.Settings{}))
+	refused("trust rules staff")
+	require.NoError(t, w.identity.DeleteRule(ctx, w.acme, "staff"))
+
+	// Of a rule that begins to give it and its deletion at the same moment, only one is done.
+	made := make(chan error, 1)
+	go func() {
+		_, err := w.identity.CreateRule(ctx, w.acme, group)
+		made <- err
+	}()
+	deleted := authz.DeleteOrgRole(ctx, w.requests, w.acme, "finance")
+	require.NotEqual(t, deleted == nil, <-made == nil, "%v", deleted)
 }
 
 func TestLinksSignInOnce(t *testing.T) {

@@ -65,7 +65,7 @@ func (id *Identity) signInWith(w http.ResponseWriter, r *http.Request, _ authz.C
 			WithHint("choose one on the page %s", SignInPath)
 	}
 
-	f := id.begin(w, p.Provider.Name, r.URL.Query().Get("next"), r.URL.Query().Get("org"))
+	f := id.begin(w, r, p.Provider.Name, r.URL.Query().Get("next"), r.URL.Query().Get("org"))
 	address, err := p.start(r.Context(), f)
 	if err != nil {
 		return err

@@ -51,6 +51,33 @@ func TestBrowsersSignIn(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, refused.get(p.Cancel(t, refused.start("corp", ""))).status)
 }
 
+// Several tabs sign in, each by its own flow, and a page of somebody else cancels none.
+func TestSeveralTabsSignIn(t *testing.T) {
+	t.Parallel()
+	p := testoidc.Start(t, testoidc.Options{Users: []testoidc.User{ada}})
+	w := newWorld(t, map[string]*testoidc.Provider{"corp": p})
+	w.invite(w.acme, identity.NewUser{Email: "ada@example.com", Role: authz.RoleWriter})
+	b := w.browser()
+	first, second := b.start("corp", "next=%2Ffirst"), b.start("corp", "next=%2Fsecond")
+	stray := b.get("/signin/callback/corp?code=x&state=y")
+	require.Equal(t, http.StatusUnprocessableEntity, stray.status)
+
+	backs := map[string]string{"/first": p.SignIn(t, first, "ada"), "/second": p.SignIn(t, second, "ada")}
+	for next, back := range backs {
+		done := b.get(back)
+		require.Equal(t, []any{http.StatusSeeOther, next}, []any{done.status, done.location}, done.body)
+		require.Equal(t, http.StatusUnprocessableEntity, b.get(back).status, "a flow is good for one answer")
+	}
+
+	// As many as a cookie can have: the oldest go.
+	long := "next=%2F" + strings.Repeat("x", 2000)
+	oldest := b.start("corp", "")
+	b.start("corp", long)
+	latest := b.start("corp", long)
+	require.Equal(t, http.StatusUnprocessableEntity, b.get(p.SignIn(t, oldest, "ada")).status)
+	require.Equal(t, http.StatusSeeOther, b.get(p.SignIn(t, latest, "ada")).status)
+}
+
 func TestSigningOut(t *testing.T) {
 	t.Parallel()
 	p := testoidc.Start(t, testoidc.Options{Users: []testoidc.User{ada}})

@@ -304,11 +304,14 @@ type UserChange struct {
 func (id *Identity) ChangeUser(ctx context.Context, caller authz.Caller, name string, c UserChange) (u User,
 	err error) {
 	err = pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		before, err := findUser(ctx, tx, caller.OrgID, name)
+		var before User
+		err := authz.ChangeAdmins(ctx, tx, caller, func() (err error) {
+			if before, err = findUser(ctx, tx, caller.OrgID, name); err != nil {
+				return err
+			}
+			return c.apply(ctx, tx, caller, before)
+		})
 		if err != nil {
-			return err
-		}
-		if err := c.apply(ctx, tx, caller, before); err != nil {
 			return err
 		}
 		if u, err = findUser(ctx, tx, caller.OrgID, before.ID.String()); err != nil {
@@ -373,14 +376,18 @@ func (id *Identity) SignOutUser(ctx context.Context, caller authz.Caller, name s
 // stay out is disabled instead.
 func (id *Identity) RemoveUser(ctx context.Context, caller authz.Caller, name string) error {
 	err := pg.InOrgTx(ctx, id.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		u, err := findUser(ctx, tx, caller.OrgID, name)
-		if err != nil {
+		var u User
+		err := authz.ChangeAdmins(ctx, tx, caller, func() (err error) {
+			if u, err = findUser(ctx, tx, caller.OrgID, name); err != nil {
+				return err
+			}
+			if caller.Actor == userOf(u.ID) {
+				return fault.New(fault.Conflict, "you cannot remove yourself").WithHint("ask another admin")
+			}
+			_, err = tx.Exec(ctx, `DELETE FROM users WHERE org_id = $1 AND id = $2`, caller.OrgID, u.ID)
 			return err
-		}
-		if caller.Actor == userOf(u.ID) {
-			return fault.New(fault.Conflict, "you cannot remove yourself").WithHint("ask another admin")
-		}
-		if _, err := tx.Exec(ctx, `DELETE FROM users WHERE org_id = $1 AND id = $2`, caller.OrgID, u.ID); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "user.remove", userOf(u.ID), map[string]any{"before": u})

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // bearers is the Authenticator of tokens of workloads.
@@ -41,11 +41,33 @@ func (b bearers) Authenticate(r *http.Request) (authz.Caller, bool, error) {
 	if err != nil {
 		return authz.Caller{}, false, err
 	}
+	if err := shortLived(claims, time.Now()); err != nil {
+		return authz.Caller{}, false, err
+	}
 	caller, ok := admitWorkload(org, trusting, says.Issuer, claims)
 	if !ok {
 		return authz.Caller{}, false, badToken()
 	}
 	return caller, true, nil
+}
+
+// longest is how long the token of a workload may last: what is kept for longer is a stored secret.
+const longest = 24 * time.Hour
+
+// shortLived refuses the claims of a token that lasts too long, from when it was issued on, or from now on if it does
+// not say.
+func shortLived(claims Claims, now time.Time) error {
+	issued, ok := claims.moment("iat")
+	if !ok {
+		issued = now
+	}
+	ends, ok := claims.moment("exp")
+	if lasts := ends.Sub(issued); !ok || lasts > longest+leeway {
+		return fault.New(fault.Unauthenticated, "the token lasts %s: %s is the most", lasts.Round(time.Minute),
+			longest).
+			WithHint("have its issuer make one for the job alone, or make a service token: `dagctl tokens create`")
+	}
+	return nil
 }
 
 // trustRule is a rule about workloads with its org.
@@ -102,10 +124,8 @@ func admitWorkload(org authz.Org, rules []trustRule, issuer string, claims Claim
 	}
 
 	c.Role, c.Grants = authz.Highest(roles), authz.ParseGrants(grants)
-	if n, isNumber := claims["exp"].(json.Number); isNumber {
-		if seconds, err := n.Int64(); err == nil {
-			c.ExpiresAt = time.Unix(seconds, 0)
-		}
+	if ends, there := claims.moment("exp"); there {
+		c.ExpiresAt = ends
 	}
 	return c, ok
 }

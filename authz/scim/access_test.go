@@ -1,6 +1,7 @@
 package scim_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -8,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/authz/auditlog"
 	"github.com/dagctl/dagctl/authz/identity"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testoidc"
 )
 
@@ -154,6 +157,71 @@ func TestTheProviderSaysWhoAUserIs(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status, "who was signed in as the former subject is out")
 	_, status = w.signIn("ada")
 	require.Equal(t, http.StatusSeeOther, status)
+}
+
+// A provider whose token gives less than a user may do does not say who that user is.
+func TestAProviderMakesNobodyMightierThanItsToken(t *testing.T) {
+	t.Parallel()
+	mallory := testoidc.User{Subject: "s-mallory", Email: "mallory@example.com", EmailVerified: true}
+	w := newSignInWorld(t, ada, mallory)
+	byID := w.provisioner(w.acme, func(n *authz.NewToken) { n.SubjectFrom = authz.FromExternalID })
+	byAddress := w.provisioner(w.acme, func(n *authz.NewToken) { n.Name = "addresses" })
+	mighty := w.provisioner(w.acme, func(n *authz.NewToken) {
+		n.Name, n.SubjectFrom, n.Role = "mighty", authz.FromExternalID, authz.RoleAdmin
+	})
+	_, err := authz.CreateOrgRole(t.Context(), w.requests, w.acme, "finance", "")
+	require.NoError(t, err)
+
+	// Nobody takes over an invitation to more than the token gives.
+	for i, n := range []identity.NewUser{{Role: authz.RoleAdmin}, {Role: authz.RoleProposer},
+		{Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "sales-*"}}},
+		{Role: authz.RoleReader, OrgRoles: []string{"role:finance"}}} {
+		n.Email = fmt.Sprintf("more%d@example.com", i)
+		_, err := w.identity.Invite(t.Context(), w.acme, n)
+		require.NoError(t, err)
+		before := w.find(w.acme, n.Email)
+		account := `{"userName": "u` + n.Email + `", "externalId": "s-mallory", "emails": [{"value": "` + n.Email + `"}]}`
+		byID.send("POST", "/Users", account).fails(http.StatusForbidden, "")
+		byAddress.send("POST", "/Users", account).fails(http.StatusForbidden, "")
+		require.Equal(t, before, w.find(w.acme, n.Email))
+	}
+	entries, err := auditlog.List(t.Context(), w.requests, w.acme, auditlog.Filter{Actor: "token:idp",
+		Action: "user.provision", Outcome: authz.Refused}, rest.PageInput{Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, entries.Items, 4)
+	require.Contains(t, string(entries.Items[0].Detail), "more3@example.com")
+	_, status := w.signIn("s-mallory")
+	require.Equal(t, http.StatusForbidden, status)
+
+	// One who is known stays the same person.
+	admin := authz.RoleAdmin
+	user := byID.send("POST", "/Users", `{"userName": "ada", "externalId": "ada"}`).ok(201).id()
+	_, err = w.identity.ChangeUser(t.Context(), w.acme, user, identity.UserChange{Role: &admin})
+	require.NoError(t, err)
+	b, status := w.signIn("ada")
+	require.Equal(t, http.StatusSeeOther, status)
+	another := `{"Operations": [{"op": "replace", "path": "externalId", "value": "s-mallory"}]}`
+	byID.send("PATCH", "/Users/"+user, another).fails(http.StatusForbidden, "")
+	byID.send("PUT", "/Users/"+user, `{"userName": "ada", "externalId": "s-mallory"}`).fails(http.StatusForbidden, "")
+	me, status := w.me(b)
+	require.Equal(t, []any{http.StatusOK, authz.RoleAdmin}, []any{status, me.Role})
+	byID.send("PATCH", "/Users/"+user, `{"Operations": [{"op": "replace", "path": "displayName", "value": "A"}]}`).
+		ok(http.StatusOK)
+
+	// The address is who a user is who has never signed in.
+	waiting := byAddress.newUser("new@example.com")
+	_, err = w.identity.ChangeUser(t.Context(), w.acme, waiting, identity.UserChange{Role: &admin})
+	require.NoError(t, err)
+	byAddress.send("PATCH", "/Users/"+waiting, `{"Operations": [{"op": "replace", "path": "emails", "value": [
+		{"value": "mallory@example.com"}]}]}`).fails(http.StatusForbidden, "")
+	byID.send("PATCH", "/Users/"+waiting, another).fails(http.StatusForbidden, "")
+	_, status = w.signIn("s-mallory")
+	require.Equal(t, http.StatusForbidden, status)
+
+	mighty.send("PATCH", "/Users/"+user, another).ok(http.StatusOK)
+	_, status = w.me(b)
+	require.Equal(t, http.StatusUnauthorized, status)
+	byID.send("PATCH", "/Users/"+user, offAgain).ok(http.StatusOK)
 }
 
 func TestAnotherOrgSeesNothing(t *testing.T) {

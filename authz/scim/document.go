@@ -1,11 +1,14 @@
 package scim
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -24,15 +27,62 @@ func readDocument(r *http.Request) (document, error) {
 		return nil, err
 	case err != nil:
 		return nil, invalid(invalidSyntax, "the request's body was cut off")
-	case !utf8.Valid(text):
-		return nil, invalid(invalidSyntax, "the request's body is not UTF-8")
 	}
 
 	var body map[string]any
-	if err := json.Unmarshal(text, &body); err != nil || body == nil {
+	if err := decode(text, &body); err != nil {
+		return nil, err
+	}
+	if body == nil {
 		return nil, invalid(invalidSyntax, "the request's body is not a JSON object")
 	}
 	return lowered(body)
+}
+
+// decode reads JSON, which all texts of requests come as: those of bodies, and those in filters. It refuses a text that
+// could not be kept as it was sent.
+func decode(text []byte, into any) error {
+	if !utf8.Valid(text) {
+		return invalid(invalidSyntax, "the request is not UTF-8")
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return invalid(invalidSyntax, "the request is not the JSON that belongs there")
+	}
+
+	for rest := text; ; {
+		i := bytes.IndexByte(rest, '\\')
+		if i < 0 {
+			return nil
+		}
+		rest = rest[i:]
+		unit, escaped := escapedUnit(rest)
+		if !escaped {
+			rest = rest[2:]
+			continue
+		}
+
+		low, _ := escapedUnit(rest[6:])
+		switch {
+		case unit == 0:
+			return invalid(invalidValue, "a text has a character that cannot be stored, U+0000")
+		case !utf16.IsSurrogate(unit):
+			rest = rest[6:]
+		case utf16.DecodeRune(unit, low) == utf8.RuneError:
+			return invalid(invalidValue, "a text has half a character, %s", rest[:6])
+		default:
+			rest = rest[12:]
+		}
+	}
+}
+
+// escapedUnit returns the UTF-16 unit that a text of JSON begins with, written as \uXXXX. ok is false if it begins
+// otherwise.
+func escapedUnit(text []byte) (unit rune, ok bool) {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	return rune(n), err == nil
 }
 
 // lowered returns an object with names in lower case, in all depths.
@@ -67,10 +117,6 @@ func loweredValue(value any) (any, error) {
 			all[i] = clean
 		}
 		return all, nil
-	case string:
-		if strings.ContainsRune(v, 0) {
-			return nil, invalid(invalidValue, "a text has a character that cannot be stored, U+0000")
-		}
 	}
 	return value, nil
 }

@@ -1,7 +1,6 @@
 package scim
 
 import (
-	"encoding/json"
 	"regexp"
 	"strings"
 )
@@ -115,10 +114,8 @@ func literal(text string) (any, error) {
 		return false, nil
 	}
 	var s string
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return nil, err
-	}
-	return s, nil
+	err := decode([]byte(text), &s)
+	return s, err
 }
 
 func notUnderstood(text string) error {

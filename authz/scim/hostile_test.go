@@ -238,6 +238,49 @@ func TestRequestsAreBounded(t *testing.T) {
 	foreign.send("GET", "/Users", "").fails(http.StatusTooManyRequests, "")
 }
 
+// A text that could not be kept as it was sent is refused wherever it stands.
+func TestTextsThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	idp := w.provisioner(w.acme)
+	user := idp.newUser("ada@example.com")
+	group := idp.send("POST", "/Groups", `{"displayName": "staff"}`).ok(201).id()
+	before := w.dump("acme")
+
+	for _, bad := range []string{`\u0000`, `a\u0000b`, `\ud83d`, `\udE00\ud83d`, `\ud83dx`, `\ud83d\ud83d\ude00`} {
+		for kind, attributes := range map[string][]string{
+			"Users":  {"userName", "displayName", "externalId", "emails.value", `emails[type eq "work"].value`},
+			"Groups": {"displayName", "externalId"}} {
+			for _, attribute := range attributes {
+				idp.filter(kind, attribute+` eq "`+bad+`"`).fails(http.StatusBadRequest, "invalidFilter")
+			}
+		}
+		idp.filter("Users", `emails[type eq "`+bad+`"].value eq "a"`).fails(http.StatusBadRequest, "invalidFilter")
+
+		escaped := strings.ReplaceAll(bad, `\`, `\\`)
+		for _, path := range []string{"/Users/" + user, "/Groups/" + group} {
+			idp.send("PATCH", path, `{"Operations": [{"op": "replace", "path": "emails[type eq \"`+escaped+
+				`\"].value", "value": "a@b.c"}]}`).fails(http.StatusBadRequest, "invalidFilter")
+			for _, name := range []string{"userName", "displayName", "externalId", "emails", "name.givenName", "x"} {
+				idp.send("PATCH", path, `{"Operations": [{"op": "replace", "path": "`+name+`", "value": "`+bad+
+					`"}]}`).fails(http.StatusBadRequest, "invalidValue")
+			}
+			idp.send("PUT", path, `{"userName": "`+bad+`@b.c", "displayName": "`+bad+`"}`).
+				fails(http.StatusBadRequest, "invalidValue")
+		}
+	}
+	for _, raw := range []string{"%00", "%ff"} {
+		sent := idp.send("GET", "/Users?filter=userName%20eq%20%22"+raw+"%22", "")
+		require.Equal(t, http.StatusBadRequest, sent.status, sent.text)
+	}
+	require.Equal(t, before, w.dump("acme"))
+
+	whole := `{"Operations": [{"op": "replace", "path": "displayName", "value": "\\u0000 \ud83d\ude00 \u00e9"}]}`
+	require.Equal(t, "\\u0000 😀 é", idp.send("PATCH", "/Users/"+user, whole).ok(http.StatusOK).body["displayName"])
+	ids, _ := idp.filter("Users", `displayName eq "\\u0000 \ud83d\ude00 é"`).ids()
+	require.Equal(t, []string{user}, ids)
+}
+
 // mutations is how many requests TestMutatedRequests sends.
 const mutations = 2000
 

@@ -173,7 +173,7 @@ func TestEntraKeepsUsersAndGroups(t *testing.T) {
 func TestUsersAreTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	idp := w.provisioner(w.acme)
+	idp := w.provisioner(w.acme, func(n *authz.NewToken) { n.Role = authz.RoleAdmin })
 	invited, err := w.identity.Invite(t.Context(), w.acme, identity.NewUser{Email: "ada@example.com",
 		Role: authz.RoleAdmin})
 	require.NoError(t, err)

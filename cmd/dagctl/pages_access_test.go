@@ -143,18 +143,24 @@ func TestAdminsChangeUsersOnPages(t *testing.T) {
 	require.Empty(t, byID(root.get(path), "link"))
 	in := w.follow(t, link)
 	require.NotContains(t, text(in.get("/dags")), "Access")
-	root.done(path, url.Values{"role": {"admin"}})
+	for _, part := range []url.Values{{}, {"role": {"admin"}}, {"grants": {""}}} {
+		status, _, _ := root.post(path, part)
+		require.Equal(t, http.StatusUnprocessableEntity, status, "%v", part)
+	}
+	require.Equal(t, "writer:sales-* proposer:orders", field(root.get(path), "grants"))
+	root.done(path, url.Values{"role": {"admin"}, "grants": {""}})
 	require.Contains(t, text(in.get("/dags")), "Access", "a change holds at once")
 	require.NotContains(t, rows(in.get("/users"), 0)[0][4], "finance", "what the form left out is taken away")
-	root.refused(path, url.Values{"role": {"emperor"}}, "is no role")
-	root.refused(path, url.Values{"role": {"reader"}, "org_roles": {"role:gone"}}, "there is no org role")
+	root.refused(path, url.Values{"role": {"emperor"}, "grants": {""}}, "is no role")
+	root.refused(path, url.Values{"role": {"reader"}, "grants": {""}, "org_roles": {"role:gone"}},
+		"there is no org role")
 
 	root.done(path+"/sign-out", url.Values{})
 	status, location, _ := in.send("/dags", nil)
 	require.Equal(t, http.StatusSeeOther, status)
 	require.Equal(t, "/signin?next=%2Fdags", location)
 	require.Contains(t, text(root.done(path+"/disable", url.Values{})), "disabled")
-	root.refused(path+"/link", url.Values{}, "is disabled")
+	root.refused(path+"/link", url.Values{}, "`dagctl users enable cy@example.com` lets the user in again")
 	require.Contains(t, text(root.done(path+"/enable", url.Values{})), "active")
 	own := "/users/root@example.com"
 	root.refused(own+"/disable", url.Values{}, "you cannot disable yourself")

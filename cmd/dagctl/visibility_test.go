@@ -86,7 +86,9 @@ func TestReadRolesAreNeverLaundered(t *testing.T) {
 	must(t, readers, "query", "FROM tripled")
 	hidden(readers, "daily_highest")
 	require.Contains(t, must(t, admins, "tokens", "list"), "role:finance")
-	must(t, admins, "datasets", "visibility", "doubled", "--opened=false")
+	require.Contains(t, must(t, admins, "datasets", "visibility", "doubled", "--everyone"),
+		"the read roles of its inputs do not count, until --opened=false")
+	require.NotContains(t, must(t, admins, "datasets", "visibility", "doubled", "--opened=false"), "do not count")
 	hidden(readers, "tripled")
 
 	must(t, admins, "datasets", "visibility", "daily_highest", "--everyone")
@@ -141,6 +143,7 @@ func TestReadRolesOfDatasetsToCome(t *testing.T) {
 	require.False(t, visible("doubled"))
 	require.Equal(t, cli.ExitFailed, dagctl(t, w.env(t, writer), "query", "FROM doubled").code)
 
+	require.Contains(t, dagctl(t, admins, "roles", "delete", "finance").err, "patterns of datasets to come d*, fr*")
 	must(t, admins, "datasets", "visibility", "d*", "--remove")
 	require.False(t, visible("doubled"), "what a removed pattern has closed stays closed")
 	for _, e := range decode[[]authz.AuditEntry](t, admins, "audit", "list", "--action", "visibility.pattern") {

@@ -89,7 +89,7 @@ func rolesListCommand(c *cli.CLI) *cobra.Command {
 func rolesDeleteCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete SLUG",
-		Short: "Delete an org role that no token, user or dataset uses",
+		Short: "Delete an org role that nothing uses",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := c.Connect()

@@ -28,8 +28,9 @@ func visibilityCommand(c *cli.CLI) *cobra.Command {
 
 A dataset with read roles is read by members of one of them. Everything that is computed from it, at any distance, also
 in other DAGs, is as closed: reading that takes the read roles of all that it was made from. Where an output holds
-nothing of what guards its inputs, such as a count per month, --opened lets its own read roles decide alone. For
-everybody else the dataset does not exist: in lists, queries, lineage, tasks, logs and errors.
+nothing of what guards its inputs, such as a count per month, --opened lets its own read roles decide alone, until
+--opened=false, whatever other flags set meanwhile. For everybody else the dataset does not exist: in lists, queries,
+lineage, tasks, logs and errors.
 
 A name with * is a pattern, for datasets that do not exist yet: those that come to have a name that fits it get its read
 roles; of several patterns the longest counts. Without a name, the patterns are listed; --remove removes one.`,
@@ -83,7 +84,7 @@ roles; of several patterns the longest counts. Without a name, the patterns are 
 	f.StringArrayVar(&roles, "role", nil, "org role whose members may read it, as role:SLUG (repeatable)")
 	f.BoolVar(&everyone, "everyone", false, "no read roles of its own: every reader of the org")
 	f.BoolVar(&remove, "remove", false, "remove the pattern; datasets that it met keep their read roles")
-	f.BoolVar(&opened, "opened", false, "do not count the read roles of what it is computed from")
+	f.BoolVar(&opened, "opened", false, "do not count the read roles of what it is computed from, until --opened=false")
 	return cmd
 }
 
@@ -94,7 +95,8 @@ func writeVisibility(w io.Writer, v registry.DatasetVisibility) {
 			s.Job, s.Version, strings.Join(s.Authority, ", "))
 	}
 	if v.Opened {
-		fmt.Fprintln(w, "Opened       an admin has said that the read roles of its inputs do not count")
+		fmt.Fprintln(w,
+			"Opened       an admin has said that the read roles of its inputs do not count, until --opened=false")
 		return
 	}
 

@@ -61,6 +61,32 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days", "log"}, places)
 }
 
+// Browsers send the name of a host in ASCII, whatever the config says.
+func TestABaseURLHasItsHostAsBrowsersSendIt(t *testing.T) {
+	t.Parallel()
+	for address, says := range map[string]string{
+		"https://bücher.example:8443":   "has a host that browsers write as xn--bcher-kva.example",
+		"https://BÜCHER.example":        "has a host that browsers write as xn--bcher-kva.example",
+		"https://xn--bcher-kva.example": "", "https://dagctl.example.com": "",
+	} {
+		cfg := Config{BaseURL: address}
+		err := cfg.Validate()
+		var f *fault.Error
+		require.ErrorAs(t, err, &f)
+		found := ""
+		for _, p := range f.Problems {
+			if p.Location == "base_url" {
+				found = p.Message
+			}
+		}
+		if says == "" {
+			require.Empty(t, found)
+			continue
+		}
+		require.Contains(t, found, says)
+	}
+}
+
 func TestEnvironmentWinsOverFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")

@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/net/idna"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
@@ -135,7 +137,23 @@ func (cfg *Config) checkAddresses(found *problems) {
 		if base.address != "" && !isBaseURL(base.address) {
 			found.add(base.field, "%q is not like https://dagctl.example.com", base.address)
 		}
+		if ascii, ok := asciiHost(base.address); !ok {
+			found.add(base.field, "%q has a host that browsers write as %s: write it so", base.address, ascii)
+		}
 	}
+}
+
+// asciiHost returns the host of an address as it is sent over networks. ok is false if the address writes it otherwise.
+func asciiHost(address string) (host string, ok bool) {
+	u, err := url.Parse(address)
+	if err != nil || !strings.ContainsFunc(u.Host, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return "", true
+	}
+	host, err = idna.Lookup.ToASCII(u.Hostname())
+	if err != nil {
+		host = "nothing at all"
+	}
+	return host, false
 }
 
 // isBaseURL reports whether text is an HTTP address that paths can be appended to.
