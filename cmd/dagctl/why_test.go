@@ -40,7 +40,8 @@ func TestWhy(t *testing.T) {
 	require.Equal(t, "the house is empty", why.Reasons[0].Detail)
 	require.Contains(t, must(t, env, "why", made[0].ID.String(), "--output", "yaml"), "code: paused")
 	require.Contains(t, text(w.page(t, writer, "/tasks/"+made[0].ID.String())), "it is paused by token:writer")
-	require.Contains(t, text(w.page(t, reader, "/datasets/daily_highest")), "it is up to date with its inputs")
+	require.NotContains(t, text(w.page(t, reader, "/datasets/daily_highest")), "it is up to date with its inputs",
+		"a page explains only what is behind")
 
 	// The answer names nothing that the reader may not see.
 	seen := must(t, w.env(t, reader), "why-not", "daily_highest", "2026-02-03")

@@ -153,8 +153,8 @@ func openCells(ctx context.Context, tx pgx.Tx, job *registry.Job, before string)
 	return open, err
 }
 
-// expected returns keys that may have no revision: those with open tasks, the partitions in time that are over, and
-// what the inputs of the job feed.
+// expected returns keys that may have no revision: those with open tasks, the partitions in time between the first and
+// the last, and after it those that are due, and what the inputs of the job feed.
 func (g *grid) expected(ctx context.Context, before string, limit int, now time.Time) (keys []string, err error) {
 	for key := range g.open {
 		keys = append(keys, key)
@@ -168,8 +168,14 @@ func (g *grid) expected(ctx context.Context, before string, limit int, now time.
 	case p.Kind == dag.Unpartitioned:
 		return append(keys, dag.WholeKey), nil
 	case p.Kind == dag.ByTime:
-		first, err := catalog.FirstKey(ctx, g.tx, g.caller.OrgID, g.generation)
-		return append(keys, pastKeys(p, first, before, limit, now)...), err
+		span, err := catalog.SpanOf(ctx, g.tx, g.caller.OrgID, g.dataset.ID, g.generation)
+		for key := range g.open {
+			span.Last = max(span.Last, key)
+		}
+		if span.Due {
+			span.Last = max(span.Last, p.LastComplete(now))
+		}
+		return append(keys, pastKeys(p, span, before, limit)...), err
 	case g.job == nil || g.job.Def.Activation != dag.ActivationReactive:
 		return keys, nil
 	}
@@ -193,14 +199,14 @@ func (g *grid) expected(ctx context.Context, before string, limit int, now time.
 	return keys, err
 }
 
-// pastKeys returns the keys of as many partitions in time as a page has, from the last one that is over and comes
-// before a key, down to the first that there is.
-func pastKeys(p dag.Partitioning, first, before string, limit int, now time.Time) []string {
-	start, _, err := p.Bounds(first)
+// pastKeys returns the keys of as many partitions in time as a page has, from the last of a span that comes before a
+// key, down to the first.
+func pastKeys(p dag.Partitioning, span catalog.Span, before string, limit int) []string {
+	start, _, err := p.Bounds(span.First)
 	if err != nil {
 		return nil
 	}
-	last := p.LastComplete(now)
+	last := span.Last
 	if before != "" && before < last {
 		last = before
 	}

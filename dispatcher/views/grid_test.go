@@ -62,6 +62,15 @@ func TestGridShowsEachPartitionOnceInItsState(t *testing.T) {
 	w.Unrouted(func() { finish(day(5)) })
 
 	now := time.Date(2024, 1, 10, 12, 0, 0, 0, time.UTC)
+	newest := func() string {
+		t.Helper()
+		cells, err := w.D.Views.Grid(t.Context(), w.Caller, "numbers", "", 1, now)
+		require.NoError(t, err)
+		return cells[0].Partition
+	}
+	require.Equal(t, day(8), newest(), "nothing says that a later one is due")
+	w.Exec(`UPDATE datasets SET due_within_seconds = 3600 WHERE name = 'numbers'`)
+	require.Equal(t, day(9), newest())
 	want := map[string]views.CellState{
 		day(1): views.CellPresent, day(2): views.CellRejected, day(3): views.CellFailed, day(4): views.CellMissing,
 		day(5): views.CellStale, day(6): views.CellHeld, day(7): views.CellMissing, day(8): views.CellBuilding,

@@ -15,8 +15,9 @@ func elementOf(kind string) (string, bool) {
 
 // fieldsOf returns the fields of a type such as STRUCT(lat DOUBLE, "the lon" DOUBLE); nil for other types.
 func fieldsOf(kind string) (fields []named) {
-	inside, ok := strings.CutPrefix(kind, "STRUCT(")
-	if inside, ok = strings.CutSuffix(inside, ")"); !ok || !strings.HasPrefix(kind, "STRUCT(") {
+	inside, isStruct := strings.CutPrefix(kind, "STRUCT(")
+	inside, whole := strings.CutSuffix(inside, ")")
+	if !isStruct || !whole {
 		return nil
 	}
 	for _, part := range splitTypes(inside) {

@@ -43,13 +43,21 @@ func Tips(
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Tip])
 }
 
-// FirstKey returns the first partition of a generation, empty if it has none.
-func FirstKey(ctx context.Context, tx pgx.Tx, org, generation uuid.UUID) (first string, err error) {
+// Span is from where to where a generation has partitions.
+type Span struct {
+	First, Last string // empty: it has none
+	Due         bool   // its dataset says when a partition is due, so that those up to now are expected
+}
+
+// SpanOf returns the span of a generation of a dataset.
+func SpanOf(ctx context.Context, tx pgx.Tx, org, dataset, generation uuid.UUID) (s Span, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT coalesce(min(partition_key), '') FROM partition_versions WHERE org_id = $1 AND dataset_version = $2`,
-		org, generation).Scan(&first)
+		SELECT coalesce(min(partition_key), ''), coalesce(max(partition_key), ''),
+			coalesce((SELECT due_within_seconds > 0 FROM datasets WHERE org_id = $1 AND id = $2), false)
+		FROM partition_versions WHERE org_id = $1 AND dataset_version = $3`, org, dataset, generation).
+		Scan(&s.First, &s.Last, &s.Due)
 	if err != nil {
-		return "", fmt.Errorf("first partition of generation %s: %w", generation, err)
+		return s, fmt.Errorf("partitions of generation %s: %w", generation, err)
 	}
-	return first, nil
+	return s, nil
 }
