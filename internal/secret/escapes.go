@@ -4,6 +4,7 @@ import (
 	"html"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -15,19 +16,21 @@ const escapesWithin = 2
 type escape struct {
 	mark byte // begins an escape; a text without it has none of this kind
 	also byte // begins an escape as well
+	most int  // length in bytes of the longest one
 	// one undoes an escape at the beginning of a text, n bytes of it; 0: there is none.
 	one func(text string) (plain string, n int)
 }
 
 // escapes are those that are undone. What is escaped differs from program to program, and so does the spelling (%2f and
 // %2F), which is why the values are not escaped instead.
-var escapes = []escape{{'%', '%', unescapeURL}, {'+', '%', unescapeQuery}, {'\\', '\\', unescapeString},
-	{'&', '&', unescapeHTML}}
+var escapes = []escape{{'%', '%', 3, unescapeURL}, {'+', '%', 3, unescapeQuery},
+	{'\\', '\\', 12, unescapeString}, {'&', '&', longestEntity, unescapeHTML}}
 
-// view is a text with escapes undone.
+// view is a text with escapes undone, or with characters left out.
 type view struct {
 	text string
 	from []int // where each of its bytes comes from, and at the end the length of the origin
+	gaps bool  // characters were left out: a part ends with its last byte
 }
 
 // origin returns the part of the original text that a part of the view comes from.
@@ -36,11 +39,44 @@ func (v view) origin(s span) span {
 	for end < len(v.text) && v.from[end] == v.from[s.end-1] { // bytes of the same escape
 		end++
 	}
-	return span{v.from[s.start], v.from[end]}
+
+	last := s.end - 1
+	s.start, s.end = v.from[s.start], v.from[end]
+	switch {
+	case s.open:
+		s.end = v.from[len(v.text)]
+	case v.gaps:
+		s.end = v.from[last] + 1
+	}
+	return s
 }
 
-// undo returns a view of a text; ok reports whether the text has escapes.
-func (e escape) undo(text string) (v view, ok bool) {
+// IsControl reports whether those who store or show a text leave a character out: control characters but tabs.
+func IsControl(c rune) bool { return c != '\t' && unicode.IsControl(c) }
+
+// withoutControls returns a view of a text that lacks its control characters. What is not UTF-8 stays.
+func withoutControls(text string) view {
+	first := strings.IndexFunc(text, IsControl)
+	if first < 0 {
+		return view{text: text}
+	}
+	out := make([]byte, 0, len(text))
+	from := make([]int, 0, len(text)+1)
+	for i, n := 0, 0; i < len(text); i += n {
+		var c rune
+		if c, n = utf8.DecodeRuneInString(text[i:]); IsControl(c) {
+			continue
+		}
+		for at := range n {
+			out, from = append(out, text[i+at]), append(from, i+at)
+		}
+	}
+	return view{string(out), append(from, len(text)), true}
+}
+
+// undo returns a view of a text; ok reports whether the text has escapes. Where the text may go on (cut), the view ends
+// before an escape that may be a part of a longer one.
+func (e escape) undo(text string, cut bool) (v view, ok bool) {
 	if strings.IndexByte(text, e.mark) < 0 {
 		return v, false
 	}
@@ -49,7 +85,12 @@ func (e escape) undo(text string) (v view, ok bool) {
 	for i := 0; i < len(text); {
 		plain, n := text[i:i+1], 0
 		if c := text[i]; c == e.mark || c == e.also {
-			if undone, of := e.one(text[i:]); of > 0 {
+			undone, of := e.one(text[i:])
+			if cut && (i+of == len(text) || of == 0 && i+e.most > len(text)) {
+				ok = true
+				break
+			}
+			if of > 0 {
 				plain, n, ok = undone, of, true
 			}
 		}
@@ -121,7 +162,7 @@ const longestEntity = 33
 // unescapeHTML undoes an entity of HTML, by name or number.
 func unescapeHTML(text string) (plain string, n int) {
 	end := strings.IndexByte(text[:min(len(text), longestEntity)], ';') + 1
-	if end == 0 {
+	if end == 0 || strings.LastIndexByte(text[:end], '&') > 0 {
 		return "", 0
 	}
 	if plain = html.UnescapeString(text[:end]); plain == text[:end] {
