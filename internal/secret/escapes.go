@@ -60,6 +60,7 @@ func withoutControls(text string) view {
 	if first < 0 {
 		return view{text: text}
 	}
+
 	out := make([]byte, 0, len(text))
 	from := make([]int, 0, len(text)+1)
 	for i, n := 0, 0; i < len(text); i += n {
