@@ -135,6 +135,8 @@ type Dispatcher struct {
 	Building atomic.Bool
 	// columns holds the hashes of the column lineage that this process has recorded.
 	columns recent.Cache[[sha256.Size]byte, bool]
+	// bare holds the attempts elsewhere whose jobs get no secrets.
+	bare recent.Cache[attemptOf, bool]
 	// completions gathers the completions that attempts report at the same time.
 	completions *batch.Batcher[*Completing]
 	// loads gathers the attempts elsewhere whose calls come at the same time.

@@ -63,6 +63,7 @@ func (d *Dispatcher) Heartbeat(
 		return answer, err
 	}
 
+	h.State = d.redactedState(ctx, c, h)
 	var held bool
 	err := pg.InOrgTxByKey(ctx, d.Requests, c.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		held, err = beat(ctx, tx, c.OrgID, h, now, d.contact.regained(), &answer)
@@ -82,6 +83,22 @@ func (d *Dispatcher) Heartbeat(
 		}
 	}
 	return answer, nil
+}
+
+// longestState is how many characters or bytes SDKs leave of a state.
+const longestState = 1000
+
+// redactedState returns the state of a heartbeat without the secrets of the attempt's job. A state of which they cannot
+// be removed is left out: no lease is to end for that.
+func (d *Dispatcher) redactedState(ctx context.Context, c authz.Capability, h protocol.Heartbeat) string {
+	if h.State == "" {
+		return ""
+	}
+	redactor, err := d.RedactorFor(ctx, c, h.Fence)
+	if err != nil {
+		return ""
+	}
+	return redactor.RedactCut(h.State, longestState)
 }
 
 // beat extends a lease that is held, and reports whether it is.

@@ -98,6 +98,9 @@ func (d *Dispatcher) completeRemote(
 	if err := d.redactFor(ctx, attempt); err != nil {
 		return nil, err
 	}
+	if err := attempt.Assignment.RefuseSecrets(asksOf(body.Tasks)); err != nil {
+		return nil, err
+	}
 
 	switch body.Status {
 	case protocol.Failed:
@@ -259,15 +262,18 @@ func (d *Dispatcher) endingOfFailed(
 		body.Error.Retryable = &lasting
 		return attempt.failed(body), nil
 	}
-	reported := attempt.Assignment.Redact(operators.Outcome{Err: errors.New(body.Error.Message)})
-	return handedBack(fault.Text(reported.Err), now.Add(columnsAgain)), nil
+	why := attempt.Assignment.Redactor.RedactCut(body.Error.Message, longestMessage)
+	return handedBack(why, now.Add(columnsAgain)), nil
 }
+
+// longestMessage is how many characters or bytes SDKs leave of an error's message.
+const longestMessage = 10_000
 
 // failed ends an attempt that says it has failed.
 func (attempt *RemoteAttempt) failed(body protocol.Completion) endingOf {
 	retryable := body.Error.Retryable == nil || *body.Error.Retryable
-	reported := operators.Outcome{Err: errors.New(body.Error.Message)}
-	return failedBy(attempt, attempt.Assignment.Redact(reported).Err, retryable)
+	message := attempt.Assignment.Redactor.RedactCut(body.Error.Message, longestMessage)
+	return failedBy(attempt, errors.New(message), retryable)
 }
 
 // failedBy ends an attempt that failed by a cause. One whose lease has run out was counted as failed before.

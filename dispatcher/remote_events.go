@@ -93,6 +93,9 @@ func (d *Dispatcher) commitOnTheWay(
 		return mid.answer, err
 	}
 	result := operators.Result{State: body.OperatorState, Tasks: asksOf(body.Tasks)}
+	if err := attempt.Assignment.RefuseSecrets(result.Tasks); err != nil {
+		return mid.answer, err
+	}
 	out, err := d.sealUploads(ctx, attempt, list, result, false)
 	if err == nil {
 		out = attempt.Assignment.Redact(out)

@@ -10,13 +10,21 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// RedactorFor returns what removes the secrets of an attempt's job from what it says; nil: it gets none.
+// RedactorFor returns what removes the secrets of an attempt's job from what it says; nil: it gets none. That it gets
+// none is remembered, so that asking with each call costs nothing.
 func (d *Dispatcher) RedactorFor(
 	ctx context.Context, c authz.Capability, f protocol.Fence,
 ) (*secret.Redactor, error) {
+	of := attemptOf{f.TaskID, f.Attempt}
+	if _, bare := d.bare.Get(of); bare {
+		return nil, nil
+	}
 	attempt, err := d.loadAttempt(ctx, c, f)
 	if err == nil {
 		err = d.redactFor(ctx, &attempt)
+	}
+	if err == nil && attempt.Assignment.Redactor == nil {
+		d.bare.Put(of, true)
 	}
 	return attempt.Assignment.Redactor, err
 }

@@ -161,10 +161,11 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		if cause := context.Cause(runCtx); ctx.Err() == nil && cause != nil {
 			return Result{}, cause // it passed a limit
 		}
-		if endedBy(ended, syscall.SIGXFSZ) || strings.Contains(strings.ToLower(p.stderr.String()), "file too large") {
+		said := strings.ToLower(p.complained.tail.String())
+		if endedBy(ended, syscall.SIGXFSZ) || strings.Contains(said, "file too large") {
 			ended = o.options.Command.tooMuch()
 		}
-		return Result{}, commandError(ctx, p.name, ended, p.stderr)
+		return Result{}, commandError(ctx, p.name, ended, &p.complained.tail)
 	}
 
 	if err := o.options.Command.checkOutput(t.OutputDirs); err != nil {
@@ -178,13 +179,14 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 
 // program is one run of a command: its process, what it printed, and the channel on which it commits.
 type program struct {
-	name           string // as the config has it
-	cmd            *exec.Cmd
-	walls          sandbox.Walls
-	release        func() // once it has ended
-	commits        *commandCommits
-	stdout, stderr *tail
-	logs           []*lines // of what it prints, for the task's log
+	name    string // as the config has it
+	cmd     *exec.Cmd
+	walls   sandbox.Walls
+	release func() // once it has ended
+	commits *commandCommits
+
+	stdout           *tail    // as it is, because its last line is the Result
+	said, complained *printed // what it prints, as others may see it
 }
 
 // prepare builds the process: its folder, its task on stdin, its environment and its channel for commits, which the
@@ -225,11 +227,10 @@ func (o *commandOperator) prepare(
 	}
 
 	p := &program{name: c.Argv[0], cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), commits: channel,
-		stdout: &tail{limit: 2 * maxResult}, stderr: &tail{limit: 8 << 10}}
-	said, complained := t.lines()
-	p.logs = []*lines{said, complained}
+		stdout: &tail{limit: 2 * maxResult}}
+	p.said, p.complained = t.printed()
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stdin, p.cmd.ExtraFiles = work, env, bytes.NewReader(stdin), channel.theirs
-	p.cmd.Stdout, p.cmd.Stderr = io.MultiWriter(p.stdout, said), io.MultiWriter(p.stderr, complained)
+	p.cmd.Stdout, p.cmd.Stderr = io.MultiWriter(p.stdout, p.said), p.complained
 	// The program leads a process group, so that what it starts gets its signals too.
 	p.walls = o.options.Command.walls(t, task)
 	p.cmd.Cancel = func() error { return p.signal(syscall.SIGTERM) }
@@ -267,9 +268,8 @@ func (p *program) wait(drain <-chan struct{}) error {
 	close(ended)
 
 	p.release() // ends what the program left running
-	for _, w := range p.logs {
-		w.end()
-	}
+	p.said.end()
+	p.complained.end()
 	return err
 }
 

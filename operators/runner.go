@@ -84,10 +84,7 @@ func (r *Runner) Run(ctx context.Context, a Assignment, progress func(percent in
 	if ctx.Err() != nil && !errors.Is(err, errChecking) {
 		err = context.Cause(ctx)
 	}
-	if ctx.Err() != nil {
-		return Outcome{Err: err, Retryable: true}
-	}
-	return a.Redact(Outcome{Err: err, Retryable: !IsPermanent(err)})
+	return a.Redact(Outcome{Err: err, Retryable: ctx.Err() != nil || !IsPermanent(err)})
 }
 
 func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, string)) (Outcome, error) {
@@ -131,7 +128,7 @@ func (r *Runner) run(ctx context.Context, a Assignment, progress func(int, strin
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := checkResult(result); err != nil {
+	if err := checkResult(&a, result); err != nil {
 		return Outcome{}, err
 	}
 	if t.commits > 0 {
@@ -157,14 +154,14 @@ func (r *Runner) runWithoutFiles(
 ) (Outcome, error) {
 	result, err := runRecovered(ctx, op, &Task{Assignment: a, Progress: progress, Log: log})
 	if err == nil {
-		err = checkResult(result)
+		err = checkResult(&a, result)
 	}
 	return Outcome{Result: result}, err
 }
 
 const maxResult = 64 << 10
 
-func checkResult(result Result) error {
+func checkResult(a *Assignment, result Result) error {
 	if len(result.Result) > maxResult {
 		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result),
 			maxResult))
@@ -178,7 +175,7 @@ func checkResult(result Result) error {
 			return Permanent(fault.New(fault.Invalid, "the run's result: %w", err))
 		}
 	}
-	return nil
+	return Permanent(a.RefuseSecrets(result.Tasks))
 }
 
 func (r *Runner) log(a Assignment) *slog.Logger {

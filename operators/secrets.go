@@ -3,6 +3,8 @@ package operators
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
@@ -39,21 +41,68 @@ func (a *Assignment) Redact(out Outcome) Outcome {
 		return out
 	}
 	redact := a.redactor().Redact
-	if out.Err != nil {
-		if text := redact(out.Err.Error()); text != out.Err.Error() {
-			// A wrapped error could quote the value, too, so only kind and hint are kept.
-			clean := &fault.Error{Kind: fault.KindOf(out.Err), Message: text}
-			var f *fault.Error
-			if errors.As(out.Err, &f) {
-				clean.Hint = redact(f.Hint)
-			}
-			out.Err = clean
-		}
-	}
-
+	out.Err = redactError(out.Err, redact)
 	out.Result.Result, out.State = redactJSON(out.Result.Result, redact), redactJSON(out.State, redact)
 	out.SourceVersion = redact(out.SourceVersion)
 	return out
+}
+
+// redactError returns an error without secrets, with its kind. What it wraps could quote a value, too, so that goes if
+// anything that people see of it does.
+func redactError(err error, redact func(string) string) error {
+	if err == nil {
+		return nil
+	}
+	clean := &fault.Error{Kind: fault.KindOf(err), Message: redact(err.Error())}
+	changed := clean.Message != err.Error()
+	var f *fault.Error
+	if errors.As(err, &f) {
+		clean.Hint = redact(f.Hint)
+		changed = changed || clean.Hint != f.Hint
+		for _, p := range f.Problems {
+			p.Location, p.Message = redact(p.Location), redact(p.Message)
+			clean.Problems = append(clean.Problems, p)
+		}
+		changed = changed || !slices.Equal(clean.Problems, f.Problems)
+	}
+
+	if !changed {
+		return err
+	}
+	return clean
+}
+
+// RefuseSecrets returns an Invalid fault if a task that a run asks for holds a value of a secret of the run's job, in
+// its payload or anywhere else: a value that is replaced there would make another payload of it, and one that stays
+// would be shown to all who see that task.
+func (a *Assignment) RefuseSecrets(asked []EnqueuedTask) error {
+	if len(a.Secrets) == 0 && a.Redactor == nil {
+		return nil
+	}
+	holds := a.redactor().Holds
+	for i, task := range asked {
+		text, err := json.Marshal(task)
+		if err != nil {
+			return fault.New(fault.Invalid, "tasks[%d]: %w", i, err)
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(text, &fields); err != nil {
+			return fmt.Errorf("tasks[%d]: %w", i, err)
+		}
+
+		for _, name := range sortedKeys(fields) {
+			if !holds(string(fields[name])) {
+				continue
+			}
+			where := fmt.Sprintf("tasks[%d].%s", i, name)
+			const message = "holds a value of a secret of the job that asks for the task"
+			e := fault.New(fault.Invalid, "%s %s", where, message).WithHint(
+				"name the secret in the config of the other job, and have an admin bind it to that job")
+			e.Problems = []fault.Problem{{Location: where, Message: message}}
+			return e
+		}
+	}
+	return nil
 }
 
 // redactJSON returns JSON without secrets. Text in JSON may be escaped, so it looks for the values in the decoded text.

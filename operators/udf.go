@@ -159,19 +159,19 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 
-	stdout, stderr := &tail{limit: 2 * maxResult}, &tail{limit: 8 << 10}
-	said, complained := u.t.lines()
+	stdout := &tail{limit: 2 * maxResult}
+	said, complained := u.t.printed()
 	u.t.Progress(0, "running "+u.t.UDF.Entrypoint)
 	if u.operator.options.UDF.Unconfined {
-		err = u.unconfined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))
+		err = u.unconfined(ctx, stdin, io.MultiWriter(stdout, said), complained)
 	} else {
-		err = u.confined(ctx, stdin, io.MultiWriter(stdout, said), io.MultiWriter(stderr, complained))
+		err = u.confined(ctx, stdin, io.MultiWriter(stdout, said), complained)
 	}
 
 	said.end()
 	complained.end()
 	if err != nil {
-		return Result{}, u.failure(ctx, err, stderr)
+		return Result{}, u.failure(ctx, err, &complained.tail)
 	}
 	for i, out := range u.t.Outputs {
 		if err := moveOut(u.work, "outputs/"+out.Name, u.t.OutputDirs[i]); err != nil {

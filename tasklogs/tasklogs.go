@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,7 +24,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/internal/recent"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -43,12 +42,6 @@ type Config struct {
 // Logs keeps the logs of tasks.
 type Logs struct {
 	Config
-	bare recent.Cache[attemptOf, bool] // attempts of jobs without secrets
-}
-
-type attemptOf struct {
-	task    uuid.UUID
-	attempt int
 }
 
 // The defaults of Config.
@@ -92,22 +85,21 @@ func (l *Logs) Append(ctx context.Context, c authz.Capability, f protocol.Fence,
 func (l *Logs) redacted(
 	ctx context.Context, c authz.Capability, f protocol.Fence, lines []protocol.LogLine,
 ) ([]protocol.LogLine, error) {
-	of := attemptOf{f.TaskID, f.Attempt}
-	if _, bare := l.bare.Get(of); bare || len(lines) == 0 {
+	if len(lines) == 0 {
 		return lines, nil
 	}
 	redactor, err := l.Dispatcher.RedactorFor(ctx, c, f)
-	if err != nil {
-		return nil, err
-	}
-	if redactor == nil {
-		l.bare.Put(of, true)
-		return lines, nil
+	if err != nil || redactor == nil {
+		return lines, err
 	}
 
+	texts := make([]string, len(lines))
+	for i, line := range lines {
+		texts[i] = line.Text
+	}
 	clean := slices.Clone(lines)
-	for i := range clean {
-		clean[i].Text = redactor.Redact(clean[i].Text)
+	for i, text := range redactor.RedactLines(texts, longest) {
+		clean[i].Text = text
 	}
 	return clean, nil
 }
@@ -185,10 +177,7 @@ func clean(text string) string {
 		text = text[:longest] + "…"
 	}
 	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return r
-		}
-		if unicode.IsControl(r) {
+		if secret.IsControl(r) {
 			return -1
 		}
 		return r

@@ -519,3 +519,57 @@ func TestTextWithoutRowsKeepsTheColumns(t *testing.T) {
 	require.Equal(t, "0 s VARCHAR, n BIGINT", publish("c.csv", "s,n\n"))
 	require.Equal(t, "0 n BIGINT, t VARCHAR", publish("d.csv", "n,t\n"))
 }
+
+// What an attempt says while it runs is shown to people, and what it enqueues to those who see that task.
+func TestSecretsAreRemovedFromProgressAndRefusedInTasks(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	claim := claimed(t, s, "mail", "")
+	call := func(path, body string) (int, []byte) {
+		body1, header := fenced(body, claim.Fence(), workerapitest.AsTask(claim))
+		return s.Send(t, "POST", path, body1, header)
+	}
+
+	var state string
+	for said, want := range map[string]string{"signing in with hunter22": "signing in with [secret]",
+		strings.Repeat("y", 994) + "hunter": strings.Repeat("y", 994) + "[secret]"} {
+		status, text := call("/v1/task/heartbeat", `{%s, "progress": 5, "state": "`+said+`"}`)
+		require.Equal(t, http.StatusOK, status, "%s", text)
+		require.NoError(t, s.Pool.QueryRow(t.Context(), `SELECT state FROM leases`).Scan(&state))
+		require.Equal(t, want, state)
+	}
+	require.Zero(t, count(t, s, `SELECT count(*) FROM task_events WHERE state LIKE '%%hunter%%'`))
+
+	for _, field := range []string{"payload", "metadata", "idempotency_key"} {
+		value := `{"a": "hunter22"}`
+		if field == "idempotency_key" {
+			value = `"k-hunter22"`
+		}
+		tasks := `"tasks": [{"job": "other", "` + field + `": ` + value + `}]`
+		for path, more := range map[string]string{"/v1/task/events": "", "/v1/task/complete": `"status": "Completed", `} {
+			status, text := call(path, `{%s, `+more+tasks+`}`)
+			require.Equal(t, http.StatusUnprocessableEntity, status, "%s", text)
+			require.Contains(t, string(text), "tasks[0]."+field+" holds a value of a secret")
+			require.NotContains(t, string(text), "hunter22")
+		}
+	}
+	require.Equal(t, "Running", string(s.Task(t, claim.Task.TaskID).Status))
+
+	// A worker may split a long line, and send control characters, which the log leaves out.
+	lines := []map[string]any{}
+	for i, said := range []string{strings.Repeat("y", 16_384-4) + "hunt", "er22", "hun\u0007ter22", "hun\rter22"} {
+		lines = append(lines, map[string]any{"seq": i + 1, "at": "2026-01-02T03:04:05Z", "text": said})
+	}
+	encoded, err := json.Marshal(lines)
+	require.NoError(t, err)
+	status, text := call("/v1/task/logs", `{%s, "lines": `+strings.ReplaceAll(string(encoded), "%", "%%")+`}`)
+	require.Equal(t, http.StatusOK, status, "%s", text)
+	require.Zero(t, count(t, s, `SELECT count(*) FROM task_logs WHERE text LIKE '%%hunt%%' OR text LIKE '%%er22%%'`))
+	require.Equal(t, 4, count(t, s, `SELECT count(*) FROM task_logs`))
+}
+
+func count(t *testing.T, s *workerapitest.Server, query string) (n int) {
+	t.Helper()
+	require.NoError(t, s.Pool.QueryRow(t.Context(), query).Scan(&n))
+	return n
+}

@@ -149,37 +149,82 @@ func (r *Redactor) Redact(text string) string { return r.redact(text, false) }
 // RedactCut is Redact for a text that somebody may have cut to so many bytes or characters, without a mark.
 func (r *Redactor) RedactCut(text string, most int) string { return r.redact(text, len(text) >= most) }
 
+// RedactLines is Redact for lines that follow each other, which somebody may have cut to so many bytes or characters or
+// split there: what shows a value over several of them is replaced in each.
+func (r *Redactor) RedactLines(lines []string, most int) []string {
+	if r.finds() == 0 {
+		return lines
+	}
+	text := strings.Join(lines, "\n")
+	spans := r.spans(text, false)
+	begin := 0
+	for _, line := range lines {
+		if len(line) >= most {
+			last := line[strings.LastIndex(line, cutMark)+1:] // a part of the mark shows nothing
+			for _, s := range r.opened(last) {
+				at := begin + len(line) - len(last)
+				spans = append(spans, span{start: at + s.start, end: at + s.end})
+			}
+		}
+		begin += len(line) + 1
+	}
+
+	spans, begin = merged(spans), 0
+	clean := make([]string, len(lines))
+	for i, line := range lines {
+		clean[i] = replaced(line, begin, spans)
+		begin += len(line) + 1
+	}
+	return clean
+}
+
 func (r *Redactor) redact(text string, cut bool) string {
 	if r.finds() == 0 {
 		return text
 	}
+	return replaced(text, 0, merged(r.spans(text, cut)))
+}
+
+// spans returns what shows a value in a text, and the beginnings of values where it was cut: before each mark, and, if
+// cut, at its end.
+func (r *Redactor) spans(text string, cut bool) []span {
 	spans := r.search(text, escapesWithin, false)
-	rest := text
-	for {
-		before, after, marked := strings.Cut(rest, cutMark)
+	for begin := 0; ; {
+		before, after, marked := strings.Cut(text[begin:], cutMark)
 		if marked || cut {
-			begin := len(text) - len(rest)
 			for _, s := range r.opened(before) {
 				spans = append(spans, span{start: begin + s.start, end: begin + s.end})
 			}
 		}
 		if !marked {
-			break
+			return spans
 		}
-		rest = after
+		begin = len(text) - len(after)
 	}
-	if len(spans) == 0 {
-		return text
-	}
+}
 
+// replaced returns a part of a text, which begins at a place in it, with [secret] in place of spans of the text. They
+// are merged.
+func replaced(part string, begin int, spans []span) string {
+	first, _ := slices.BinarySearchFunc(spans, begin, func(s span, at int) int { return s.end - at })
 	var out strings.Builder
 	done := 0
-	for _, s := range merged(spans) {
-		out.WriteString(text[done:s.start])
-		out.WriteString(mask)
-		done = s.end
+	for _, s := range spans[first:] {
+		start, end := max(s.start-begin, 0), min(s.end-begin, len(part))
+		if start >= len(part) {
+			break
+		}
+		if end > start {
+			out.WriteString(part[done:start])
+			out.WriteString(mask)
+			done = end
+		}
 	}
-	out.WriteString(text[done:])
+
+	if done == 0 {
+		return part
+	}
+	out.WriteString(part[done:])
 	return out.String()
 }
 

@@ -135,3 +135,16 @@ func TestHoldsLooksForWholeValues(t *testing.T) {
 	}
 	require.False(t, (*Redactor)(nil).Holds("abcd"))
 }
+
+func TestAValueOverSeveralLines(t *testing.T) {
+	t.Parallel()
+	r := NewRedactor(values(awkward, "one\nx\ntwenty"))
+	filler := strings.Repeat("y", 30)
+	require.Equal(t, []string{"a", filler + mask, mask + ".", "b"},
+		r.RedactLines([]string{"a", filler + awkward[:9], awkward[9:] + ".", "b"}, 100))
+	require.Equal(t, []string{"", mask, mask, mask, "", "x"},
+		r.RedactLines([]string{"", "one", "x", "twenty", "", "x"}, 100))
+	require.Equal(t, []string{filler + mask}, r.RedactLines([]string{filler + awkward[:9]}, 39))
+	require.Equal(t, []string{filler + awkward[:9]}, r.RedactLines([]string{filler + awkward[:9]}, 50))
+	require.Equal(t, []string{"a", ""}, (*Redactor)(nil).RedactLines([]string{"a", ""}, 1))
+}
