@@ -41,8 +41,8 @@ func checkSecretKeys(ctx context.Context, pool *pgxpool.Pool, keys []string) fin
 	return finding{Check: check, OK: true, Detail: all + " under the newest key; no older key is needed"}
 }
 
-// warnOfKeys logs how many secrets none of the server's keys opens, if there are any: their tasks would fail. The server
-// starts nevertheless, because it does everything else.
+// warnOfKeys logs how many secrets none of the server's keys opens, if there are any: their tasks would fail. The
+// server starts nevertheless, because it does everything else.
 func warnOfKeys(ctx context.Context, vault *authz.Vault, log *slog.Logger) error {
 	use, err := vault.KeyUse(ctx)
 	if err == nil && use.Unknown > 0 {
