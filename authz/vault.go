@@ -134,6 +134,7 @@ type Secret struct {
 	// Until when others may still sign with the value before
 	PreviousUntil *time.Time `json:"previous_until,omitempty" doc:"Until when the previous value counts; absent: it does not"`
 	OldKey        bool       `json:"old_key,omitempty" db:"-" doc:"Encrypted with a key that is not the server's newest"`
+	KeyMissing    bool       `json:"key_missing,omitempty" db:"-" doc:"Encrypted with a key that the server does not have: nothing can use it"`
 
 	KeyIDs []string `json:"-"` // the keys that its values are encrypted with
 }
@@ -188,7 +189,8 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 			return err
 		}
 		for i := range secrets {
-			secrets[i].OldKey = v.old(secrets[i].KeyIDs...)
+			secrets[i].KeyMissing = v.lacks(secrets[i].KeyIDs...)
+			secrets[i].OldKey = !secrets[i].KeyMissing && v.old(secrets[i].KeyIDs...)
 		}
 		list, err = rest.NewList(secrets, page.Limit, func(s Secret) any { return s.Name })
 		return err

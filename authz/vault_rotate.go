@@ -33,6 +33,13 @@ func (v *Vault) old(keyIDs ...string) bool {
 	return v.open() == nil && slices.ContainsFunc(keyIDs, func(id string) bool { return id != v.keys[0].id })
 }
 
+// lacks reports whether one of these keys is none of the server's.
+func (v *Vault) lacks(keyIDs ...string) bool {
+	return slices.ContainsFunc(keyIDs, func(id string) bool {
+		return !slices.ContainsFunc(v.keys, func(k vaultKey) bool { return k.id == id })
+	})
+}
+
 // Rotation says what RotateKeys did.
 type Rotation struct {
 	Rotated    int          `json:"rotated"`    // secrets that are under the newest key now

@@ -177,6 +177,7 @@ func TestRotateKeys(t *testing.T) {
 	list, err := after.ListSecrets(t.Context(), w.admin(), rest.PageInput{Limit: 200})
 	require.NoError(t, err)
 	for _, s := range list.Items {
-		require.Equal(t, s.Name == "unreadable", s.OldKey, s.Name)
+		require.Equal(t, s.Name == "unreadable", s.KeyMissing, s.Name)
+		require.False(t, s.OldKey, s.Name)
 	}
 }

@@ -184,7 +184,7 @@ func secretsListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
-	now, old := time.Now(), 0
+	now, old, missing := time.Now(), 0, 0
 	t := cli.Table{Style: c.Style(c.Out),
 		Header: []string{"NAME", "JOBS", "HOSTS", "PROGRAMS", "SET", "PREVIOUS UNTIL"}}
 	for _, s := range secrets {
@@ -195,6 +195,9 @@ func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
 		if s.OldKey {
 			old++
 		}
+		if s.KeyMissing {
+			missing++
+		}
 		t.Add(s.Name, strings.Join(s.Jobs, ","), strings.Join(s.Hosts, ","),
 			strings.Join(s.Programs, ","), cli.Ago(&s.UpdatedAt, now), previous)
 	}
@@ -203,6 +206,10 @@ func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
 	if old > 0 {
 		fmt.Fprintf(c.Err, "Encrypted with an old key: %s. `dagctl admin rotate-secrets` changes that.\n",
 			cli.Count(old, "secret"))
+	}
+	if missing > 0 {
+		fmt.Fprintf(c.Err, "Encrypted with a key that the server does not have: %s. Its administrator adds the key to "+
+			"DAGCTL_SECRETS_KEY, or `dagctl secrets set` sets them again.\n", cli.Count(missing, "secret"))
 	}
 }
 

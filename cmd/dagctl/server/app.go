@@ -93,6 +93,7 @@ func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *
 		func() error { return a.openStores(ctx, cfg) },
 		func() error { return cfg.warnOfOrgs(ctx, a.pool, a.log) },
 		func() error { return a.openKeys(ctx, cfg) },
+		func() error { return warnOfKeys(ctx, a.vault, a.log) },
 		func() error { return a.newIdentity(cfg) },
 		func() error { return a.newRegistry(cfg, folders) },
 		func() error { return a.newDispatcher(ctx, cfg, folders.Of) },

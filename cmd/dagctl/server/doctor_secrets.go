@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -38,4 +39,16 @@ func checkSecretKeys(ctx context.Context, pool *pgxpool.Pool, keys []string) fin
 			Hint: "`dagctl admin rotate-secrets` encrypts them with the newest key; keep the old one until then"}
 	}
 	return finding{Check: check, OK: true, Detail: all + " under the newest key; no older key is needed"}
+}
+
+// warnOfKeys logs how many secrets none of the server's keys opens, if there are any: their tasks would fail. The
+// server starts nevertheless, because it does everything else.
+func warnOfKeys(ctx context.Context, vault *authz.Vault, log *slog.Logger) error {
+	use, err := vault.KeyUse(ctx)
+	if err == nil && use.Unknown > 0 {
+		log.Warn("secrets are under a key that this server does not have: tasks that use them fail",
+			"secrets", use.Unknown, "of", use.Secrets,
+			"hint", "add the key to DAGCTL_SECRETS_KEY, or set them again")
+	}
+	return err
 }
