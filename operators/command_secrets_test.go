@@ -40,7 +40,7 @@ func runSecretly(t *testing.T, value, program string) ([]string, operators.Outco
 	a := assignment("command", map[string]any{
 		"argv": []any{"python3", "-c",
 			"import os, sys, json\nv = os.environ['V']\nout = sys.stderr.buffer\n" + program},
-		"env":  map[string]any{"V": map[string]any{"secret": "SK"}}})
+		"env": map[string]any{"V": map[string]any{"secret": "SK"}}})
 	a.Secrets = map[string]secret.Value{"SK": secret.New("SK", value, nil).Granted()}
 	out := w.run(t, a)
 	return log.lines, out
