@@ -32,6 +32,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/metrics"
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
@@ -78,6 +79,8 @@ type Config struct {
 	Thresholds pressure.Thresholds
 	// Quotas bound what orgs may use; nil: nothing is bounded.
 	Quotas *authz.Quotas
+	// OpenLineage has the orgs whose attempts are told to OpenLineage receivers; empty: none.
+	OpenLineage runevents.Receivers
 
 	// Poll is how often a loop looks for work without being woken; default 1 s.
 	Poll time.Duration
@@ -183,9 +186,13 @@ func New(c Config) (*Dispatcher, error) {
 // before Run.
 func (d *Dispatcher) OnEnded(fn func([]tasks.Ended)) { d.onEnded = append(d.onEnded, fn) }
 
-// TasksEnded implements tasks.Observer: it writes notices of dead tasks, and counts all ended tasks after COMMIT.
+// TasksEnded implements tasks.Observer: it writes notices of dead tasks and what OpenLineage receivers are to be told,
+// and counts all ended tasks after COMMIT.
 func (d *Dispatcher) TasksEnded(ctx context.Context, tx pgx.Tx, all []tasks.Ended, now time.Time) error {
 	if err := notices.TasksDied(ctx, tx, all, now); err != nil {
+		return err
+	}
+	if err := runevents.Note(ctx, tx, d.Registry, d.OpenLineage, all, now); err != nil {
 		return err
 	}
 	pg.AfterCommit(ctx, func() {

@@ -23,7 +23,7 @@ func (w *World) Settle() {
 		w.Advance()
 		worked := w.Work()
 		var pending bool
-		w.Row(`SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind <> 'notify'
+		w.Row(`SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind NOT IN ('notify', 'openlineage')
 			AND available_at <= now()) OR EXISTS (SELECT FROM ready)
 			OR EXISTS (SELECT FROM sources WHERE next_fire_at <= now())`)(&pending)
 		if worked == 0 && !pending {

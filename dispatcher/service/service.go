@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/httpapi"
 	"github.com/dagctl/dagctl/dispatcher/notices"
+	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -30,9 +31,10 @@ type Config struct {
 	// AWS has the credentials for queues and functions.
 	AWS aws.Config
 
-	// NoticeDialer reaches the webhooks to which DAGs send notices; nil reaches only public addresses.
+	// NoticeDialer reaches the webhooks to which DAGs send notices, and OpenLineage receivers; nil reaches only public
+	// addresses.
 	NoticeDialer *dial.Dialer
-	// NoticeTimeout bounds one try to reach a webhook; default 10 s, less than 1 min.
+	// NoticeTimeout bounds one try to reach one of them; default 10 s, less than 1 min.
 	NoticeTimeout time.Duration
 	// HookLimiter bounds the deliveries to each webhook source; nil sets no bound.
 	HookLimiter *rest.Limiter
@@ -45,6 +47,7 @@ type Service struct {
 	*dispatcher.Dispatcher
 	Backends *backends.Backends
 	Notices  *notices.Notices
+	Runs     *runevents.Sender
 	Sources  *sources.Sources
 	Builds   *builds.Builds
 	Views    *views.Views
@@ -74,6 +77,14 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 
+	s.Runs, err = runevents.New(runevents.Config{
+		Pool: d.Pool, Tasks: d.Tasks, Registry: d.Registry, Vault: d.Vault, Receivers: c.OpenLineage,
+		Version: d.Version, Dialer: c.NoticeDialer, Timeout: c.NoticeTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+
 	s.Sources = sources.New(d, c.HookLimiter)
 	s.Builds = builds.New(d, s.Sources)
 	s.Views = views.New(d)
@@ -94,6 +105,7 @@ func New(c Config) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	loops := []dispatcher.Loop{
 		{Name: "notify", Body: s.Notices.Send},
+		{Name: "openlineage", Body: s.Runs.Send},
 		{Name: "late", Body: dispatcher.AtMostEach(notices.LateEvery, s.Notices.AnnounceLate)},
 	}
 	for _, part := range []interface{ Loops() []dispatcher.Loop }{

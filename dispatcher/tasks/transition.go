@@ -52,6 +52,9 @@ func Retryable(status Status, reason Reason) bool {
 	return status == Failed || status == Canceled && reason == ReasonCanceled
 }
 
+// Started returns when the attempt began; nil: none did.
+func (r Row) Started() *time.Time { return r.startedAt }
+
 // Retryable reports whether people may retry the task.
 func (r Row) Retryable() bool { return Retryable(r.Status, r.reason) }
 

@@ -242,12 +242,12 @@ func (u *Upkeep) ownRetention(ctx context.Context) (map[uuid.UUID]time.Duration,
 	return own, err
 }
 
-// sweepOutbox removes notices that were given up.
+// sweepOutbox removes notices that were given up, and what no OpenLineage receiver took in all that time.
 func (u *Upkeep) sweepOutbox(before time.Time) workitems.Step {
 	return func(ctx context.Context, _ string) (workitems.Progress, error) {
 		tag, err := u.pool.Exec(ctx, `
 			DELETE FROM outbox WHERE id IN (
-				SELECT id FROM outbox WHERE status = 'Failed' AND created_at < $1 ORDER BY id LIMIT $2)`,
+				SELECT id FROM outbox WHERE (status = 'Failed' OR kind = 'openlineage') AND created_at < $1 ORDER BY id LIMIT $2)`,
 			before, sweepBatch)
 		return workitems.Progress{Rows: tag.RowsAffected(), Over: tag.RowsAffected() < sweepBatch}, err
 	}

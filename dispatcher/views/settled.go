@@ -17,7 +17,7 @@ func (vs *Views) Settled(ctx context.Context, org uuid.UUID) (bool, error) {
 
 	var busy bool
 	err = vs.pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM outbox WHERE org_id = $1 AND status = 'Pending' AND kind <> 'notify')
+		SELECT EXISTS (SELECT FROM outbox WHERE org_id = $1 AND status = 'Pending' AND kind NOT IN ('notify', 'openlineage'))
 		    OR EXISTS (SELECT FROM ready WHERE org_id = $1)
 		    OR EXISTS (SELECT FROM leases WHERE org_id = $1)
 		    OR EXISTS (SELECT FROM waiting WHERE org_id = $1 AND reason NOT IN ('dead', 'run_at', 'paused'))

@@ -231,7 +231,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
 		WorkerID: a.worker, PoolSize: cfg.Workers.PoolSize, Weights: cfg.Weights.weights(),
 		Thresholds: cfg.Backpressure.thresholds(),
-		Quotas:     a.quotas,
+		Quotas:     a.quotas, OpenLineage: cfg.OpenLineage.receivers(),
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
 	}, HookLimiter: hooks, NoticeDialer: a.dialer, Backends: cfg.RuntimeMap(), AWS: amazon,

@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/engine"
@@ -57,6 +58,7 @@ type Config struct {
 	TaskLogs     TaskLogsConfig     `yaml:"task_logs"`
 	Secrets      SecretsConfig      `yaml:"secrets"`
 	Identity     IdentityConfig     `yaml:"identity"`
+	OpenLineage  OpenLineageConfig  `yaml:"openlineage"`
 	Log          LogConfig          `yaml:"log"`
 
 	// VersionRetentionDays is how long DAG versions stay that no longer serve, before they shrink to their records.
@@ -73,6 +75,21 @@ type Config struct {
 // SecretsConfig names the keys that secrets are encrypted with.
 type SecretsConfig struct {
 	KeyFile string `yaml:"key_file"` // one key a line, the newest first
+}
+
+// OpenLineageConfig has the receivers of run events, by org slug.
+type OpenLineageConfig map[string]struct {
+	URL       string `yaml:"url"`       // takes one event per POST
+	Secret    string `yaml:"secret"`    // name of the org's secret that is sent as a bearer token; empty: none is
+	Namespace string `yaml:"namespace"` // of jobs and datasets; empty: dagctl://ORG
+}
+
+func (c OpenLineageConfig) receivers() runevents.Receivers {
+	to := runevents.Receivers{}
+	for org, r := range c {
+		to[org] = runevents.Receiver(r)
+	}
+	return to
 }
 
 // TasksConfig names the keys of the capability tokens that tasks present, the newest first.

@@ -55,6 +55,7 @@ func (cfg *Config) Validate() error {
 	cfg.checkAddresses(&found)
 	cfg.checkRemote(&found)
 	cfg.checkFileRoots(&found)
+	cfg.OpenLineage.check(&found)
 
 	if cfg.Operators.MemoryMB < 64 {
 		found.add("operators.memory_mb", "%d is too little; 64 is the least", cfg.Operators.MemoryMB)
@@ -193,6 +194,16 @@ func (cfg *Config) checkFileRoots(found *problems) {
 	}
 }
 
+func (c OpenLineageConfig) check(found *problems) {
+	for _, org := range slices.Sorted(maps.Keys(c)) {
+		u, err := url.Parse(c[org].URL)
+		if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "https" && u.Scheme != "http") {
+			found.add("openlineage."+org+".url",
+				"is not like https://marquez.example.com/api/v1/lineage, without a user and password")
+		}
+	}
+}
+
 func (c LimitsConfig) check(found *problems) {
 	if c.RequestsPerSecond <= 0 || c.Burst < 1 || c.WorkerRequestsPerSecond <= 0 || c.WorkerBurst < 1 ||
 		c.RefusedPerSecond <= 0 || c.RefusedBurst < 1 || c.SignInsPerSecond <= 0 || c.SignInBurst < 1 {
@@ -236,6 +247,7 @@ func (cfg *Config) warnOfOrgs(ctx context.Context, owner *pgxpool.Pool, log *slo
 		{"file_roots", slices.Sorted(maps.Keys(cfg.FileRoots))},
 		{"operators.allow_command", cfg.Operators.AllowCommand},
 		{"identity.providers", cfg.providerOrgs()},
+		{"openlineage", slices.Sorted(maps.Keys(cfg.OpenLineage))},
 	} {
 		for _, org := range setting.orgs {
 			_, err := authz.OrgBySlug(ctx, owner, org)
