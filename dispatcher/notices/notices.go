@@ -45,6 +45,6 @@ func New(c Config) (*Notices, error) {
 			return nil, err
 		}
 	}
-	client := newClient(c.Dialer, cmp.Or(c.Timeout, tryTimeout))
+	client := c.Dialer.StrictClient(cmp.Or(c.Timeout, tryTimeout))
 	return &Notices{pool: c.Pool, tasks: c.Tasks, vault: c.Vault, client: client}, nil
 }

@@ -10,70 +10,23 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/clock"
-	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
 const (
-	batchSize  = 16               // notices that a process sends at once
 	tryTimeout = 10 * time.Second // bounds one try, unless the config says otherwise
-	lease      = time.Minute      // a notice not delivered by then is tried again; longer than a try
+	lease      = time.Minute      // longer than a try
 )
 
-// newClient returns the client for the webhooks of DAGs. It uses the dialer, which keeps to public addresses unless the
-// server's config allows more, and does not follow redirects, which could lead elsewhere.
-func newClient(dialer *dial.Dialer, timeout time.Duration) *http.Client {
-	client := dialer.Client(timeout)
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return client
-}
-
-// Send delivers a batch of notices, each at least once. No transaction is open meanwhile: a receiver may take its time.
-// A notice that a process took and neither delivered nor postponed is tried again after its lease.
+// Send delivers a batch of notices; see tasks.Deliver.
 func (n *Notices) Send(ctx context.Context, now time.Time) (more bool, err error) {
-	rows, err := n.pool.Query(ctx, `
-		UPDATE outbox SET available_at = $2 WHERE id IN (
-			SELECT id FROM outbox WHERE status = 'Pending' AND available_at <= $1 AND kind = 'notify'
-			ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED)
-		RETURNING id, org_id, payload, attempts`, now, now.Add(lease), batchSize)
-	if err != nil {
-		return false, fmt.Errorf("take notices: %w", err)
-	}
-	taken, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tasks.OutboxRow])
-	if err != nil {
-		return false, fmt.Errorf("take notices: %w", err)
-	}
-
-	var wg sync.WaitGroup
-	failed := make([]error, len(taken))
-	for i, row := range taken {
-		wg.Go(func() { failed[i] = n.sendOne(ctx, row) })
-	}
-	wg.Wait()
-	return len(taken) == batchSize, errors.Join(failed...)
-}
-
-// sendOne tries to deliver a notice once, and removes or postpones it.
-func (n *Notices) sendOne(ctx context.Context, row tasks.OutboxRow) error {
-	err := n.post(ctx, row)
-	if ctx.Err() != nil {
-		return ctx.Err() // it is not the receiver's fault
-	}
-	if err != nil {
-		return n.tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, clock.Now())
-	}
-	if _, err := n.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
-		return fmt.Errorf("remove notice: %w", err)
-	}
-	return nil
+	more, err = n.tasks.Deliver(ctx, tasks.Delivery{Kind: "notify", Lease: lease}, now, n.post)
+	return more, fault.Wrap(err, "deliver notices")
 }
 
 // post sends a notice. Its errors are stored and logged, so they do not name the receiver: the URL is a secret.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
-	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -28,9 +26,8 @@ import (
 )
 
 const (
-	batchSize  = 16               // attempts that a process tells of at once
 	tryTimeout = 10 * time.Second // bounds one request, unless the config says otherwise
-	lease      = 3 * time.Minute  // what is not delivered by then is tried again; longer than two requests
+	lease      = 3 * time.Minute  // longer than two requests
 )
 
 // SecretUser is what a receiver's secret is bound to, as `dagctl secrets bind --job` names it.
@@ -70,54 +67,20 @@ func New(c Config) (*Sender, error) {
 			return nil, err
 		}
 	}
-	client := c.Dialer.Client(cmp.Or(c.Timeout, tryTimeout))
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client := c.Dialer.StrictClient(cmp.Or(c.Timeout, tryTimeout))
 	return &Sender{pool: c.Pool, tasks: c.Tasks, registry: c.Registry, vault: c.Vault, to: c.Receivers,
 		version: cmp.Or(c.Version, "unknown"), client: client}, nil
 }
 
-// Send tells of a batch of attempts, of each at least once. No transaction is open meanwhile. Attempts of orgs that
-// have no receiver in this process's config are left to others.
+// Send tells of a batch of attempts; see tasks.Deliver. Attempts of orgs that have no receiver in this process's config
+// are left to others.
 func (s *Sender) Send(ctx context.Context, now time.Time) (more bool, err error) {
 	if len(s.to) == 0 {
 		return false, nil
 	}
-	rows, err := s.pool.Query(ctx, `
-		UPDATE outbox SET available_at = $2 WHERE id IN (
-			SELECT id FROM outbox
-			WHERE status = 'Pending' AND available_at <= $1 AND kind = 'openlineage' AND org_slug(org_id) = ANY($4)
-			ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED)
-		RETURNING id, org_id, payload, attempts`, now, now.Add(lease), batchSize, s.to.orgs())
-	if err != nil {
-		return false, fmt.Errorf("take ends of attempts: %w", err)
-	}
-	taken, err := pgx.CollectRows(rows, pgx.RowToStructByPos[tasks.OutboxRow])
-	if err != nil {
-		return false, fmt.Errorf("take ends of attempts: %w", err)
-	}
-
-	var wg sync.WaitGroup
-	failed := make([]error, len(taken))
-	for i, row := range taken {
-		wg.Go(func() { failed[i] = s.sendOne(ctx, row) })
-	}
-	wg.Wait()
-	return len(taken) == batchSize, errors.Join(failed...)
-}
-
-// sendOne tries to tell of an attempt once, and removes or postpones it.
-func (s *Sender) sendOne(ctx context.Context, row tasks.OutboxRow) error {
-	err := s.tell(ctx, row)
-	if ctx.Err() != nil {
-		return ctx.Err() // it is not the receiver's fault
-	}
-	if err != nil {
-		return s.tasks.Postpone(ctx, []tasks.OutboxRow{row}, err, clock.Now())
-	}
-	if _, err := s.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
-		return fmt.Errorf("remove the end of an attempt: %w", err)
-	}
-	return nil
+	d := tasks.Delivery{Kind: "openlineage", Orgs: s.to.orgs(), Lease: lease}
+	more, err = s.tasks.Deliver(ctx, d, now, s.tell)
+	return more, fault.Wrap(err, "tell of ends of attempts")
 }
 
 // tell sends the events of an attempt, in their order.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // OutboxRow announces a change that was committed together with it and whose consequences are still to be drawn.
@@ -50,6 +53,60 @@ func OutboxIDs(rows []OutboxRow) []int64 {
 		ids[i] = r.ID
 	}
 	return ids
+}
+
+// Delivery says which rows of the outbox are sent to receivers outside.
+type Delivery struct {
+	Kind  string
+	Orgs  []string      // by their slugs, whose rows are sent; nil: of all
+	Lease time.Duration // a row that is not delivered by then is tried again: longer than a try takes
+}
+
+// deliveredAtOnce is how many rows of a delivery a process sends at once.
+const deliveredAtOnce = 16
+
+// Deliver sends a batch of rows, each at least once, and removes or postpones it. No transaction is open meanwhile: a
+// receiver may take its time. A row that a process took and neither delivered nor postponed is tried again after its
+// lease.
+func (st *Store) Deliver(
+	ctx context.Context, d Delivery, now time.Time, send func(context.Context, OutboxRow) error,
+) (more bool, err error) {
+	rows, err := st.pool.Query(ctx, `
+		UPDATE outbox SET available_at = $2 WHERE id IN (
+			SELECT id FROM outbox WHERE status = 'Pending' AND available_at <= $1 AND kind = $4
+			  AND ($5::text[] IS NULL OR org_slug(org_id) = ANY($5))
+			ORDER BY available_at, id LIMIT $3 FOR UPDATE SKIP LOCKED)
+		RETURNING id, org_id, payload, attempts`, now, now.Add(d.Lease), deliveredAtOnce, d.Kind, d.Orgs)
+	if err != nil {
+		return false, fmt.Errorf("take outbox rows to deliver: %w", err)
+	}
+	taken, err := pgx.CollectRows(rows, pgx.RowToStructByPos[OutboxRow])
+	if err != nil {
+		return false, fmt.Errorf("take outbox rows to deliver: %w", err)
+	}
+
+	var wg sync.WaitGroup
+	failed := make([]error, len(taken))
+	for i, row := range taken {
+		wg.Go(func() { failed[i] = st.deliver(ctx, row, send) })
+	}
+	wg.Wait()
+	return len(taken) == deliveredAtOnce, errors.Join(failed...)
+}
+
+// deliver tries to send a row once.
+func (st *Store) deliver(ctx context.Context, row OutboxRow, send func(context.Context, OutboxRow) error) error {
+	err := send(ctx, row)
+	if ctx.Err() != nil {
+		return ctx.Err() // it is not the receiver's fault
+	}
+	if err != nil {
+		return st.Postpone(ctx, []OutboxRow{row}, err, clock.Now())
+	}
+	if _, err := st.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
+		return fmt.Errorf("remove a delivered outbox row: %w", err)
+	}
+	return nil
 }
 
 // Sending is what is known of a message that no queue has taken yet.

@@ -139,6 +139,13 @@ func embedded(a netip.Addr) netip.Addr {
 	return a
 }
 
+// StrictClient is Client without redirects: they could lead elsewhere with what is posted.
+func (d *Dialer) StrictClient(timeout time.Duration) *http.Client {
+	client := d.Client(timeout)
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return client
+}
+
 // Client returns an HTTP client that connects through the dialer. It uses no proxy from the environment, and follows at
 // most five redirects, only to the same host and scheme.
 func (d *Dialer) Client(timeout time.Duration) *http.Client {
