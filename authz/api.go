@@ -203,6 +203,7 @@ func handle[P, I, O any](api *API, op huma.Operation, admit func(*http.Request) 
 		ctx := context.WithValue(as(hc.Context(), principal), key{}, principal)
 		next(huma.WithContext(hc, context.WithValue(ctx, admittedKey{}, principal)))
 	}}, op.Middlewares...)
+
 	rest.Register(api.rest, op, func(ctx context.Context, in *I) (*O, error) {
 		principal, _ := ctx.Value(key{}).(P)
 		return fn(ctx, principal, in)

@@ -256,7 +256,7 @@ func (d *Dispatcher) authorized(ctx context.Context, tx pgx.Tx, taken []tasks.Ta
 		}
 		kept = append(kept, c)
 	}
-	return kept, d.Tasks.SetAside(ctx, tx, aside, tasks.OfAuthority, now)
+	return kept, d.Tasks.PutAside(ctx, tx, aside, tasks.OfAuthority, now)
 }
 
 // pin returns the input revisions that each task is to read, and the tasks that have become obsolete, with the reasons.

@@ -172,7 +172,7 @@ func columnsInto(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions []uuid.
 type at struct{ node, column string }
 
 // trace marks what a column of the dataset in the middle comes from, and what is computed from it, as far as the graph
-// goes. Where nothing tells which columns a job reads, that edge is marked and the trace ends with it.
+// goes. Where nothing says which columns a job reads, that edge is marked and the trace ends with it.
 func (g *Graph) trace(column string) {
 	columns := map[string]map[string]bool{}
 	for _, up := range []bool{true, false} {

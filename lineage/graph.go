@@ -126,7 +126,7 @@ type Edge struct {
 	DAG            string    `json:"dag,omitempty" doc:"Of the job"`
 	Job            string    `json:"job,omitempty"`
 	Columns        []Columns `json:"columns,omitempty" doc:"If columns were asked for"`
-	ColumnsUnknown bool      `json:"columns_unknown,omitempty" doc:"Nothing tells which columns the job reads of it: it may be any"`
+	ColumnsUnknown bool      `json:"columns_unknown,omitempty" doc:"Nothing says which columns the job reads of it: it may be any"`
 	Traced         bool      `json:"-"` // with the query's Column
 }
 

@@ -78,6 +78,7 @@ func (w *walk) place(ctx context.Context, d *drawing, made []flow.MadeFrom, plac
 	if err := w.loadAll(ctx, made); err != nil {
 		return nil, err
 	}
+
 	for _, m := range made {
 		place := places[m.RevisionRef]
 		r := w.revision(d, place, m)

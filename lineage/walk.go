@@ -187,7 +187,7 @@ type drawing struct {
 }
 
 // draw makes the nodes and edges of what the walk has reached. What is closed to the caller is one hidden node on
-// either side of a dataset, so that nothing tells how much it is.
+// either side of a dataset, so that nothing says how much it is.
 func (w *walk) draw(depth int) *drawing {
 	d := &drawing{nodes: map[uuid.UUID]string{}, closed: map[string]string{},
 		jobs: map[string]int{}}

@@ -150,13 +150,17 @@ type LostAuthority struct {
 	Jobs    map[uuid.UUID]string // their names, by the ids of their rows
 }
 
-// Why says it to people. It does not name what is read: not everybody may know of it.
-func (l LostAuthority) Why() string {
-	return fmt.Sprintf("version %d runs on the authority of %s, who may no longer read all that this job reads",
-		l.Version, l.actors())
-}
+// Why says it to people.
+func (l LostAuthority) Why() string { return WhyLost(l.Version, l.Who()) }
 
-func (l LostAuthority) actors() string { return strings.Join(l.Actors, ", ") }
+// Who names the actors.
+func (l LostAuthority) Who() string { return strings.Join(l.Actors, ", ") }
+
+// WhyLost says to people whose authority is lost. It does not name what is read: not everybody may know of it.
+func WhyLost(version int, who string) string {
+	return fmt.Sprintf("version %d runs on the authority of %s, who may no longer read all that this job reads",
+		version, who)
+}
 
 // LostAuthorityIn returns those of some versions of an org whose jobs read what those may not read any more on whose
 // authority they run. A transaction that is limited to what somebody may read finds only jobs that this person may see.
@@ -181,7 +185,7 @@ func LostAuthorityIn(
 	_, err = pgx.ForEachRow(rows, []any{&id, &l.DAG, &l.Version, &l.Actors}, func() error {
 		l.Actors = slices.Clone(l.Actors)
 		found[id] = l
-		of[l.actors()] = append(of[l.actors()], id)
+		of[l.Who()] = append(of[l.Who()], id)
 		return nil
 	})
 	if err != nil {
@@ -262,6 +266,7 @@ func (r *Registry) LostAuthorityOf(
 		if len(j.Inputs) == 0 {
 			continue
 		}
+
 		l, ok := r.authorities.get(j.VersionID)
 		if !ok {
 			found, err := LostAuthorityIn(ctx, tx, j.OrgID, j.VersionID)

@@ -136,6 +136,7 @@ func (r *Registry) SetReadRolePattern(
 		if err := authz.RequireOrgRoles(ctx, tx, caller.OrgID, p.ReadRoles); err != nil {
 			return err
 		}
+
 		var before *[]string
 		err := tx.QueryRow(ctx, `
 			WITH old AS (SELECT read_roles FROM read_role_patterns WHERE org_id = $1 AND pattern = $2),

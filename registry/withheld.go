@@ -63,6 +63,7 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list withheld partitions: %w", err)
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Withheld, err error) {
 		return w, row.Scan(&w.Partition, &w.Revision, &w.State, &w.Version, &w.Candidate, &w.Materialized, &w.Rows,
 			&w.Why)

@@ -375,6 +375,7 @@ func (id *Identity) Deprovision(ctx context.Context, p authz.Provisioner, user u
 		if err := setActive(ctx, tx, p, user, false); err != nil {
 			return err
 		}
+
 		_, err = tx.Exec(ctx, `
 			UPDATE scim_groups SET version = version + 1, updated_at = now()
 			WHERE org_id = $1 AND id IN (SELECT group_id FROM scim_group_members WHERE org_id = $1 AND user_id = $2)`,

@@ -231,6 +231,7 @@ func (id *Identity) DeleteRule(ctx context.Context, caller authz.Caller, name st
 		if err != nil {
 			return err
 		}
+
 		return authz.Audit(ctx, tx, caller, "trust.remove", "trust:"+name, map[string]any{"before": r})
 	})
 	return fault.Wrap(err, "delete rule "+name)

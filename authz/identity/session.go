@@ -40,6 +40,7 @@ func (id *Identity) open(ctx context.Context, tx pgx.Tx, at place, kind SessionK
 	if err != nil {
 		return "", fmt.Errorf("open session: %w", err)
 	}
+
 	secret := authz.NewSecret("session")
 	_, err = tx.Exec(ctx, `
 		INSERT INTO sessions (id, org_id, user_id, kind, hash, client, idle_seconds, expires_at, ends_at)

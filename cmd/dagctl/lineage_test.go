@@ -338,7 +338,7 @@ publish:
 				hiddenNodes++
 			}
 		}
-		require.Equal(t, 1, hiddenNodes, "nothing tells how many there are")
+		require.Equal(t, 1, hiddenNodes, "nothing says how many there are")
 		require.True(t, g.Revisions[0].HiddenInputs)
 
 		down := w.graph(t, caller, "daily_highest", "?direction=down&columns=true")

@@ -30,6 +30,7 @@ func (a *API) addGridRoute(api *authz.API) {
 		if _, err := in.After(&before); err != nil {
 			return nil, err
 		}
+
 		cells, err := a.views.Grid(ctx, caller, in.Name, before, in.Limit+1, clock.Now())
 		if err != nil {
 			return nil, err

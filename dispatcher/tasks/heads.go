@@ -155,7 +155,7 @@ type Taken struct {
 	Pins []registry.Pin // the revisions to read
 	Idle string         // why it has nothing to do; empty: it has
 
-	Aside bool // it was put aside instead of being leased: see SetAside
+	Aside bool // it was put aside instead of being leased: see PutAside
 }
 
 // Here returns the scope of this process for runtimes that it serves.

@@ -67,9 +67,9 @@ const NotPaused = `NOT EXISTS (SELECT FROM pauses p WHERE p.org_id = sources.org
 // OfAuthority is the blocker of paused tasks that no pause keeps, but that run on no authority any more.
 const OfAuthority = "authority"
 
-// SetAside puts tasks that were taken from the ready set into the waiting set as paused by a blocker, and gives back
+// PutAside puts tasks that were taken from the ready set into the waiting set as paused by a blocker, and gives back
 // what they held of limits.
-func (st *Store) SetAside(ctx context.Context, tx pgx.Tx, taken []Taken, blocker string, now time.Time) error {
+func (st *Store) PutAside(ctx context.Context, tx pgx.Tx, taken []Taken, blocker string, now time.Time) error {
 	freed := map[Limit]int{}
 	rows := make([]waitRow, len(taken))
 	for i, c := range taken {

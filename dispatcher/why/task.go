@@ -266,6 +266,7 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 			r.Code, r.Until, r.Detail = WhyHandedBack, p.available, p.state
 			return nil
 		}
+
 		r.Code, r.Until, r.Count, r.Max, r.Error = WhyBackoff, p.available, p.failures, p.maxAttempts, p.err
 	case tasks.WaitRunAt:
 		r.Code, r.Until = WhyRunAt, p.available
@@ -298,7 +299,7 @@ func (e *explainer) noAuthority(ctx context.Context, job *registry.Job, r *Reaso
 	}
 	r.Code = WhyNoAuthority
 	if l, is := lost[job.VersionID]; is {
-		r.Version, r.Actor = l.Version, strings.Join(l.Actors, ", ")
+		r.Version, r.Actor = l.Version, l.Who()
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/registry"
 )
 
 // An explanation of why a task does not run, a partition is missing or a job does nothing is a tree of reasons. It asks
@@ -234,8 +236,8 @@ var taskWordings = map[Code]wording{
 		if r.Actor == "" {
 			return "it was kept back until somebody answered for what it reads, and goes on by itself"
 		}
-		return fmt.Sprintf("version %d runs on the authority of %s, who may no longer read all that this job reads: "+
-			"whoever may read it can deploy or promote the version again", r.Version, r.Actor)
+		return registry.WhyLost(r.Version, r.Actor) +
+			": whoever may read it can deploy or promote the version again"
 	}},
 	WhyDead: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it failed %s and is out of attempts: retry or skip it%s",

@@ -160,6 +160,7 @@ func made(n map[string]any) string {
 			name, _ := part.(string)
 			path = append(path, name)
 		}
+
 		if joined := strings.Join(path, "."); plainName(joined) {
 			return joined
 		}

@@ -1,4 +1,4 @@
-// Package catalog tells what is known about one dataset beyond its entry in the catalogue: where it comes from and who
+// Package catalog says what is known about one dataset beyond its entry in the catalogue: where it comes from and who
 // consumes it, what its checks found, which deploys changed what readers see, how its size went, and who reads it.
 //
 // Vocabulary: a profile is all of that. A tip is the newest revision of a partition, whatever its state.

@@ -35,7 +35,7 @@ which columns a job reads, it says so.
 The argument is a dataset if there is one of that name, and otherwise a dataset, a dot and a column. Write a name that is
 also a subcommand after two dashes: dagctl lineage -- NAME.
 
-What you may not read is "hidden": nothing tells what it is, or how much. --at shows the graph as it was when a version last
+What you may not read is "hidden": nothing says what it is, or how much. --at shows the graph as it was when a version last
 served (v3, or sales@v3 for one of another DAG) or at an instant; candidate is the version on its way.`,
 		Example: `dagctl lineage daily_report --up
 dagctl lineage daily_report.total --down
@@ -167,6 +167,7 @@ func about(n lineage.Node) string {
 		if parts = append(parts, made); !n.Served {
 			parts = append(parts, "not served")
 		}
+
 		if n.Owner != "" {
 			parts = append(parts, "owner "+n.Owner)
 		}
