@@ -72,13 +72,11 @@ func (x *Index) Put(e Entry, doc Document) {
 	d := &document{stamp: e.Stamp}
 	seen := map[posting]bool{}
 	for i, t := range doc {
-		words := Words(t.Text)
 		if i == 0 {
-			d.name, d.joined = strings.ToLower(t.Text), strings.Join(words, "")
-			words = append(words, cut(d.joined))
+			d.name, d.joined = strings.ToLower(t.Text), strings.Join(Words(t.Text), "")
 		}
 
-		for _, w := range words {
+		for _, w := range t.words() {
 			p := posting{x.place(w), t.Field}
 			if !seen[p] && len(d.postings) < mostOf {
 				seen[p], d.postings = true, append(d.postings, p)
@@ -91,14 +89,6 @@ func (x *Index) Put(e Entry, doc Document) {
 	}
 	x.docs[e.ID] = d
 	x.size += len(d.postings)
-}
-
-// cut returns the beginning of a word that is too long.
-func cut(text string) string {
-	if runes := []rune(text); len(runes) > longestWord {
-		return string(runes[:longestWord])
-	}
-	return text
 }
 
 // place returns the place of a word among those of the index, to which it adds it.

@@ -44,7 +44,24 @@ type Text struct {
 	Text  string
 }
 
-// Document is what is searched of one dataset. The first text is its name.
+// words returns the words that a text is found by: a name by all its words as one, too.
+func (t Text) words() []string {
+	words := Words(t.Text)
+	if t.Field == Name {
+		words = append(words, cut(strings.Join(words, "")))
+	}
+	return words
+}
+
+// cut returns the beginning of a word that is too long.
+func cut(text string) string {
+	if runes := []rune(text); len(runes) > longestWord {
+		return string(runes[:longestWord])
+	}
+	return text
+}
+
+// Document is what is searched of one dataset. The first text is its name, and no other one is.
 type Document []Text
 
 // mostWords bounds the words of a query and their length, which bound what a search costs.
@@ -129,10 +146,9 @@ func (q Query) Explain(doc Document) *Match {
 	best, found := 0, Text{}
 	for _, t := range doc {
 		score := 0
-		words := Words(t.Text)
 		for _, asked := range q.words {
 			most := 0
-			for _, w := range words {
+			for _, w := range t.words() {
 				most = max(most, asked.likeness(newWord(w)))
 			}
 			score += most * weights[t.Field]
@@ -140,7 +156,7 @@ func (q Query) Explain(doc Document) *Match {
 
 		whole := strings.ToLower(t.Text)
 		if t.Field == Name {
-			score += q.wholeName(whole, strings.Join(words, ""))
+			score += q.wholeName(whole, strings.Join(Words(t.Text), ""))
 		}
 		if score > best {
 			best, found = score, t

@@ -101,6 +101,7 @@ func TestExplain(t *testing.T) {
 		{"flights", "platfrom", "owner", "data-platform"},
 		{"sales.daily", "finanace", "tag", "finance"},
 		{"worst_airports", "_a", "name", "worst_airports"},
+		{"airport_delays", "airpotrdelays", "name", "airport_delays"},
 	} {
 		got := search.Parse(tc.query).Explain(s.docs[tc.name])
 		require.Equal(t, &search.Match{Field: tc.field, Text: tc.text}, got, tc.query)
@@ -136,6 +137,7 @@ func TestWhatIsNotNamedHasNoPart(t *testing.T) {
 func FuzzSearch(f *testing.F) {
 	f.Add("airport_delays", "aiport")
 	f.Add("Ünïcode\xff", "\x00 ")
+	f.Add("airport_delays", "airpotrdelays")
 	f.Fuzz(func(t *testing.T, text, query string) {
 		q := search.Parse(query)
 		s := newShelf(search.Document{{search.Name, text}, {search.Description, text}})
