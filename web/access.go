@@ -63,14 +63,6 @@ func renderAccess(w http.ResponseWriter, caller authz.Caller, page, title, subta
 	return render(w, status, page, layout{Title: title, Tab: "access", Subtab: subtab, Caller: caller, View: view})
 }
 
-// confirmView asks whether to do what cannot be undone.
-type confirmView struct {
-	Says   string // what would happen
-	Action string // address of the form
-	Button string
-	Back   string
-}
-
 // pageOf returns which page of a list a request asks for.
 func pageOf(r *http.Request) rest.PageInput {
 	return rest.PageInput{Limit: pageSize, Cursor: r.URL.Query().Get("cursor")}

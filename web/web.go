@@ -1,8 +1,9 @@
-// Package web shows DAGs, tasks and datasets to people as plain HTML pages, and lets admins decide on them who may use
-// the server. All pages work without JavaScript, load nothing from other hosts, and show a caller what the API would
-// return to the same caller.
+// Package web shows DAGs, tasks and datasets to people as HTML pages, and lets them act on what they see: admins also
+// decide who may use the server. Every page reads, and every form sends, without JavaScript; scripts make pages follow
+// what happens. Pages load nothing from other hosts, and show a caller what the API would return to the same caller.
 //
-// Vocabulary: a page is a template within the layout; a view is the data that a page shows. It owns no tables.
+// Vocabulary: a page is a template within the layout; a view is the data that a page shows; an asset is a file that
+// pages load. It owns no tables.
 package web
 
 import (
@@ -78,7 +79,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
 	api.HandlePage(authz.Admin, "GET /workers", s.workers)
 	api.HandlePage(authz.Admin, "POST /workers/{id}/drain", s.drainWorker)
-	api.HandlePage(authz.Public, "GET /static/{file}", static)
+	api.HandlePage(authz.Public, "GET /static/{version}/{file}", asset)
 }
 
 // layout is the data of the frame that every page has around its view.
@@ -95,6 +96,9 @@ type layout struct {
 
 // Who names the caller for people.
 func (l layout) Who() string { return cmp.Or(l.Caller.Name, l.Caller.Actor) }
+
+// Asset returns the path of a file of static/.
+func (l layout) Asset(file string) string { return assetPath + "/" + file }
 
 // SignsOut reports whether the caller is a user who came by the cookie of a browser.
 func (l layout) SignsOut() bool {
@@ -149,10 +153,4 @@ func RenderError(w http.ResponseWriter, _ *http.Request, p *rest.Problem) {
 	if err := render(w, p.Status, "error.html", layout{Title: p.Title, View: p}); err != nil {
 		http.Error(w, p.Detail, p.Status)
 	}
-}
-
-func static(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-	w.Header().Set("Cache-Control", "max-age=3600")
-	http.ServeFileFS(w, r, files, path.Join("static", r.PathValue("file")))
-	return nil
 }
