@@ -390,3 +390,45 @@ func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.C
 	name string) (storage.Generation, []storage.Partition, Dataset, error) {
 	return r.ResolveVersion(ctx, tx, caller, name, Live)
 }
+
+// Owners says who owns what the jobs of an org make.
+type Owners map[string]map[string]string // by DAG and job; of several, the first by name
+
+// OwnersOf returns the owners of the published datasets that the caller may see.
+func (r *Registry) OwnersOf(ctx context.Context, tx pgx.Tx, caller authz.Caller) (Owners, error) {
+	args := []any{caller.OrgID}
+	visible := VisibleTo(caller, &args)
+	rows, err := tx.Query(ctx, `
+		SELECT d.producer_dag_name, d.producer_job_name, min(d.owner) FROM datasets d
+		WHERE d.org_id = $1 AND d.owner <> '' AND d.published AND d.deleted_at IS NULL AND `+visible+`
+		GROUP BY 1, 2`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read owners: %w", err)
+	}
+
+	owners := Owners{}
+	var dagName, job, owner string
+	_, err = pgx.ForEachRow(rows, []any{&dagName, &job, &owner}, func() error {
+		if owners[dagName] == nil {
+			owners[dagName] = map[string]string{}
+		}
+		owners[dagName][job] = owner
+		return nil
+	})
+	return owners, err
+}
+
+// Of returns the owner of what a job makes, or of all that a DAG makes if no job is given; empty if nobody owns it, or
+// several do.
+func (o Owners) Of(dagName, job string) (owner string) {
+	if job != "" {
+		return o[dagName][job]
+	}
+	for _, of := range o[dagName] {
+		if owner != "" && owner != of {
+			return ""
+		}
+		owner = of
+	}
+	return owner
+}

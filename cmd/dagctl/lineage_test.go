@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -40,9 +41,9 @@ publish:
 `
 
 // peaks makes a world with readingsDAG and peaksDAG.
-func peaks(t *testing.T) (w *world, dir string) {
+func peaks(t *testing.T, change ...func(*server.Config)) (w *world, dir string) {
 	t.Helper()
-	w, dir = newWorld(t), t.TempDir()
+	w, dir = newWorld(t, change...), t.TempDir()
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
 	must(t, w.env(t, writer), "deploy", writeDAG(t, dir, "peaks", peaksDAG))
 	return w, dir

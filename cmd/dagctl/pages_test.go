@@ -128,7 +128,8 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 }
 
-// requireAccessible checks that a page loads nothing from elsewhere, has no script of its own in it, and has labels for its fields.
+// requireAccessible checks that a page loads nothing from elsewhere, has no script of its own in it, and has labels for
+// its fields.
 func requireAccessible(t *testing.T, root *html.Node, path string) {
 	t.Helper()
 	require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)
@@ -143,7 +144,7 @@ func requireAccessible(t *testing.T, root *html.Node, path string) {
 			require.NotRegexp(t, `^on`, a.Key, path)
 			require.NotEqual(t, "style", a.Key, path)
 			if sources.MatchString(a.Key) {
-				require.Regexp(t, `^(/[^/]|#)`, a.Val, "%s asks another host", path)
+				require.Regexp(t, `^(/$|/[^/]|#)`, a.Val, "%s asks another host", path)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
@@ -22,6 +23,7 @@ type Config struct {
 	Control    *control.Control
 	Upkeep     *upkeep.Upkeep
 	Why        *why.Explainer
+	Desk       *attention.Desk
 }
 
 // API handles the requests for the operations.
@@ -34,12 +36,13 @@ type API struct {
 	control    *control.Control
 	upkeep     *upkeep.Upkeep
 	why        *why.Explainer
+	desk       *attention.Desk
 }
 
 // New returns an API.
 func New(c Config) *API {
 	return &API{
 		dispatcher: c.Dispatcher, pressure: c.Dispatcher.Pressure, sources: c.Sources, builds: c.Builds,
-		views: c.Views, control: c.Control, upkeep: c.Upkeep, why: c.Why,
+		views: c.Views, control: c.Control, upkeep: c.Upkeep, why: c.Why, desk: c.Desk,
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
@@ -46,6 +47,14 @@ func (a *API) AddRoutes(api *authz.API) {
 	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*pressureOutput, error) {
 		p, err := a.pressure.Pressure(ctx, caller)
 		return &pressureOutput{p}, err
+	})
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-attention", Method: http.MethodGet, Path: "/v1/attention", Tags: []string{"dags"},
+		Summary: "List what needs a person now, the most urgent first",
+	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*attentionOutput, error) {
+		found, err := a.desk.Of(ctx, caller)
+		return &attentionOutput{found}, err
 	})
 
 	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
@@ -99,6 +108,8 @@ func (a *API) AddRoutes(api *authz.API) {
 	a.addGridRoute(api)
 	a.addPublishRoutes(api)
 }
+
+type attentionOutput struct{ Body attention.Attention }
 
 type dagsInput struct{ rest.PageInput }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/control"
@@ -54,6 +55,7 @@ type Service struct {
 	Control  *control.Control
 	Upkeep   *upkeep.Upkeep
 	Why      *why.Explainer
+	Desk     *attention.Desk
 	API      *httpapi.API
 }
 
@@ -94,9 +96,10 @@ func New(c Config) (*Service, error) {
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Runtimes: c.Backends, WorkerToken: c.WorkerToken,
 	})
+	s.Desk = attention.New(d, s.Views, c.Backends)
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
-		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why,
+		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk,
 	})
 	return s, nil
 }

@@ -178,12 +178,6 @@ func (r *reading) add(desc *prometheus.Desc, value float64, labels ...string) {
 
 func (r *reading) since(t time.Time) float64 { return max(r.now.Sub(t).Seconds(), 0) }
 
-// madeAt returns when a task was made: its id begins with the time in milliseconds.
-func madeAt(id uuid.UUID) time.Time {
-	seconds, nanos := id.Time().UnixTime()
-	return time.Unix(seconds, nanos)
-}
-
 func (r *reading) queue(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT org_id, runtime, count(*), min(task_id::text)
@@ -200,7 +194,7 @@ func (r *reading) queue(ctx context.Context, tx pgx.Tx) error {
 	_, err = pgx.ForEachRow(rows, []any{&org, &runtime, &n, &oldest}, func() error {
 		id, err := uuid.Parse(oldest)
 		r.add(descQueue, float64(n), org.String(), runtime)
-		r.add(descQueueAge, r.since(madeAt(id)), org.String(), runtime)
+		r.add(descQueueAge, r.since(tasks.MadeAt(id)), org.String(), runtime)
 		return err
 	})
 	return err

@@ -16,23 +16,18 @@ import (
 // The process ends when the returned pipe, its standard input, is closed: by the caller or because this process is
 // gone.
 func Node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
-	root, err := projectRoot()
+	folder, err := installed(tool)
 	if err != nil {
 		return nil, nil, err
 	}
-	folder := filepath.Join(root, "tools", tool)
-	program := filepath.Join(root, ".cache", "node", "node_modules", ".bin", "node")
+	program := filepath.Join(folder, "..", "..", ".cache", "node", "node_modules", ".bin", "node")
 	if _, err := os.Stat(program); err != nil {
 		program = "node"
 	}
-	_, missing := os.Stat(filepath.Join(folder, "node_modules", ".installed"))
-	if missing == nil {
-		_, missing = exec.LookPath(program)
+	if _, err := exec.LookPath(program); err != nil {
+		return nil, nil, notInstalled(tool, err)
 	}
 
-	if missing != nil {
-		return nil, nil, fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, missing)
-	}
 	cmd := exec.Command(program, append([]string{"serve.js"}, args...)...)
 	cmd.Dir = folder
 	life, err := cmd.StdinPipe()
@@ -40,6 +35,32 @@ func Node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 		return nil, nil, fmt.Errorf("start %s: %w", tool, err)
 	}
 	return cmd, life, nil
+}
+
+// PackageFile returns a file of the packages of a folder of tools/, such as "axe-core/axe.min.js".
+func PackageFile(tool, name string) ([]byte, error) {
+	folder, err := installed(tool)
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(filepath.Join(folder, "node_modules", filepath.FromSlash(name)))
+}
+
+// installed returns a folder of tools/ whose packages are there.
+func installed(tool string) (folder string, err error) {
+	root, err := projectRoot()
+	if err != nil {
+		return "", err
+	}
+	folder = filepath.Join(root, "tools", tool)
+	if _, err := os.Stat(filepath.Join(folder, "node_modules", ".installed")); err != nil {
+		return "", notInstalled(tool, err)
+	}
+	return folder, nil
+}
+
+func notInstalled(tool string, err error) error {
+	return fmt.Errorf("%s is not installed: run scripts/test_servers.sh: %w", tool, err)
 }
 
 // projectRoot returns the folder of go.mod, at or above the one that this process runs in.

@@ -1,0 +1,76 @@
+package attention
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/registry"
+)
+
+func TestTheMostUrgentComesFirst(t *testing.T) {
+	t.Parallel()
+	at := func(hour int) time.Time { return time.Date(2026, 11, 1, hour, 0, 0, 0, time.UTC) }
+	since := func(hour int) *time.Time { moment := at(hour); return &moment }
+	most := int64(5)
+
+	sales := views.DAGStatus{Withheld: 1, Blocked: []views.BlockedJob{{Job: "join", Text: "no common partitions"}}}
+	sales.Name, sales.Failed = "sales", &registry.Version{Number: 3, CreatedAt: at(2), Error: "no such column"}
+	ready := views.DAGStatus{}
+	ready.Name, ready.Building = "fares", &registry.Version{Number: 2, Status: registry.Ready, ReadyAt: since(1)}
+	building := views.DAGStatus{}
+	building.Name, building.Building = "fine", &registry.Version{Number: 9, Status: registry.Building}
+
+	list := items(seen{
+		dags: []views.DAGStatus{sales, ready, building},
+		dead: []views.ErrorGroup{
+			{Group: "g1", Error: "disk full", Count: 2, Jobs: []string{"sales/load"}, FirstSeen: at(5)},
+			{Group: "g2", Error: "no route", Count: 1, Jobs: []string{"a/x", "b/y"}, FirstSeen: at(4)}},
+		late: []registry.Dataset{{Name: "daily", DAG: "sales", Job: "join", Owner: "ann",
+			Late: &registry.Late{Partition: "2026-10-31", DueAt: at(3)}},
+			{Name: "rates", DAG: "fares", Job: "get", Late: &registry.Late{DueAt: at(1)}}},
+		sources: []views.SourceStatus{
+			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"}},
+		pauses: []tasks.Pause{{DAG: "sales", Job: "load", Actor: "user:ann", Reason: "stock-taking", At: at(6)}},
+		unserved: []tasks.Unserved{
+			{Runtime: "poll", Needs: "a", Queued: 2, Oldest: at(5)},
+			{Runtime: "poll", Needs: "b", Queued: 1, Oldest: at(4)}},
+		pressure: pressure.Pressure{Runtimes: []pressure.Queued{
+			{Runtime: "poll", Queued: 9, Since: since(1)}, {Runtime: "sqs"}}},
+		usage: []authz.Usage{{Quota: authz.StorageBytes, Used: 5, Most: &most, Full: true, Text: "5 of 5"},
+			{Quota: authz.QueuedTasks}},
+		owners: registry.Owners{"sales": {"load": "ben", "join": "ann"}},
+	})
+
+	type row struct {
+		kind        Kind
+		what, owner string
+		since       *time.Time
+		text        string
+	}
+	var got []row
+	for _, i := range list {
+		got = append(got, row{i.Kind, i.What(), i.Owner, i.Since, i.Text})
+		require.NotEmpty(t, i.Command, i)
+	}
+	require.Equal(t, []row{
+		{Dead, "a/x and 1 other job", "", since(4), "1 task is out of attempts: no route"},
+		{Dead, "sales/load", "ben", since(5), "2 tasks are out of attempts: disk full"},
+		{BuildFailed, "sales v3", "", since(2), "no such column"},
+		{Blocked, "sales/join", "ann", nil, "no common partitions"},
+		{SourceError, "sales/files", "", nil, "no such folder"},
+		{NoWorker, "poll", "", since(4), "3 queued tasks that no live worker can run"},
+		{Late, "rates", "", since(1), "it was to be updated by now"},
+		{Late, "daily@2026-10-31", "ann", since(3), "the partition is due, and missing"},
+		{Withheld, "sales", "", nil, "1 partition has a newer revision that readers do not see"},
+		{BuildWaits, "fares v2", "", since(1), "it is ready, and waits to be promoted"},
+		{Backpressure, "poll", "", since(1), "sources, backfills and builds wait: 9 tasks are queued"},
+		{Quota, "storage_bytes", "", nil, "5 of 5"},
+		{Paused, "sales/load", "ben", since(6), "paused by user:ann: stock-taking"},
+	}, got)
+}

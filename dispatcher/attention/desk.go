@@ -1,0 +1,97 @@
+package attention
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Desk finds what needs somebody.
+type Desk struct {
+	d        *dispatcher.Dispatcher
+	views    *views.Views
+	runtimes backends.RuntimeMap
+}
+
+// New returns the desk of a dispatcher, whose runtimes map to backends.
+func New(d *dispatcher.Dispatcher, v *views.Views, runtimes backends.RuntimeMap) *Desk {
+	return &Desk{d, v, runtimes}
+}
+
+// Most bounds how many DAGs and late datasets one look takes in: an org with more has lists for them.
+const Most = 500
+
+// Attention is what needs somebody in one org, as far as the caller may see it.
+type Attention struct {
+	Items []Item `json:"items" nullable:"false"`
+	More  bool   `json:"more" doc:"There are more than 500 DAGs or late datasets: this is about the first ones"`
+}
+
+// Of lists what needs somebody in the caller's org, the most urgent first. What the caller may not read is left out.
+func (k *Desk) Of(ctx context.Context, caller authz.Caller) (Attention, error) {
+	s, err := k.look(ctx, caller)
+	if err != nil {
+		return Attention{}, fmt.Errorf("look for what needs somebody: %w", err)
+	}
+	a := Attention{More: len(s.dags) > Most || len(s.late) > Most}
+	s.dags, s.late = s.dags[:min(len(s.dags), Most)], s.late[:min(len(s.late), Most)]
+	a.Items = append([]Item{}, items(s)...)
+	return a, nil
+}
+
+func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error) {
+	if s.dags, err = k.views.DAGs(ctx, caller, "", Most+1); err != nil {
+		return s, err
+	}
+	if s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true}); err != nil {
+		return s, err
+	}
+	s.late, err = k.d.Registry.Datasets(ctx, caller, registry.DatasetFilter{Late: true, Limit: Most + 1})
+	if err != nil {
+		return s, err
+	}
+	if s.sources, err = k.views.Sources(ctx, caller); err != nil {
+		return s, err
+	}
+
+	usage, err := authz.OrgUsageOf(ctx, k.d.Requests, caller)
+	if err != nil {
+		return s, err
+	}
+	s.usage = usage.Items
+	if s.pressure, err = k.d.Pressure.Pressure(ctx, caller); err != nil {
+		return s, err
+	}
+
+	err = pg.InOrgTx(ctx, k.d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if s.pauses, err = tasks.PausesOf(ctx, tx, caller.OrgID); err != nil {
+			return err
+		}
+		s.owners, err = k.d.Registry.OwnersOf(ctx, tx, caller)
+		return err
+	})
+	if err != nil {
+		return s, err
+	}
+
+	err = pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		s.unserved, err = tasks.UnservedOf(ctx, tx, caller.OrgID, clock.Now())
+		return err
+	})
+	s.unserved = slices.DeleteFunc(s.unserved, func(u tasks.Unserved) bool {
+		backend, _ := k.runtimes.Backend(u.Runtime, tasks.OperatorOf(u.Needs), caller.OrgSlug)
+		return backend.Kind == backends.Lambda && u.Runtime != dispatcher.CheckRuntime // a function needs no worker
+	})
+	return s, err
+}
