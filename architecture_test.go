@@ -108,6 +108,7 @@ var mayImport = map[string][]string{
 	"lineage/openlineage":                 {"lineage"},
 	"lineage/openlineage/openlineagetest": {"lineage/openlineage"},
 	"lineage":                             {"registry", "authz", anyInternal},
+	"lineage/intake":                      {"lineage", "lineage/openlineage", "registry", "authz", anyInternal},
 	"authz":                               {"worker/protocol", anyInternal},
 	"authz/identity":                      {"authz", anyInternal},
 	"authz/scim":                          {"authz", anyInternal},
@@ -160,7 +161,7 @@ var owners = map[string][]string{
 	"storage":    {"installation"},
 	"timers":     {"scheduled_events"},
 	"tasklogs":   {"task_logs"},
-	"lineage":    {"column_lineage"},
+	"lineage":    {"column_lineage", "external_runs", "external_edges"},
 	"migrations": {"schema_migrations", "river_migration"},
 }
 

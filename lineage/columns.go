@@ -52,7 +52,7 @@ func (w *walk) columns(ctx context.Context, d *drawing, column string) error {
 		switch {
 		case known && made && says[to]:
 			e.Columns = w.current(found[between{from, to}])
-		case !strings.HasPrefix(e.From, "job:"): // nothing is said of it, or it is closed, or the job makes nothing
+		case !isJob(e.From): // nothing is said of it, or it is closed, or the job makes nothing
 			e.ColumnsUnknown = true
 		}
 	}
@@ -225,7 +225,7 @@ func (g *Graph) follow(columns map[string]map[string]bool, near map[string][]int
 			if up {
 				far = e.From
 			}
-			if e.ColumnsUnknown || strings.HasPrefix(far, "job:") {
+			if e.ColumnsUnknown || isJob(far) {
 				e.Traced = true
 				note(at{node: far})
 			}

@@ -1,6 +1,7 @@
 package lineage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,8 @@ const (
 	KindSource  = "source" // a job that reads no dataset
 	KindSink    = "sink"   // a job that makes no dataset
 	KindHidden  = "hidden" // something that the caller may not read
+	// KindExternal is a dataset of another system, or a job of one that only reads or only makes.
+	KindExternal = "external"
 )
 
 // Graph is a part of the graph of datasets, around one of them.
@@ -97,10 +100,11 @@ type Moment struct {
 
 // Node is a dataset or a job. What is hidden has an id of this answer, a kind and a level, and nothing else.
 type Node struct {
-	ID         string         `json:"id" doc:"Of a dataset, its id; of a job, job:DAG/JOB; of what is hidden, a number that means nothing in another answer"`
-	Kind       string         `json:"kind" enum:"dataset,source,sink,hidden" doc:"source: a job that reads no dataset; sink: a job that makes none; hidden: something that the caller may not read"`
+	ID         string         `json:"id" doc:"Of a dataset, its id; of a job, job:DAG/JOB; of what is outside, external:NAMESPACE/NAME or external-job:NAMESPACE/NAME; of what is hidden, a number that means nothing in another answer"`
+	Kind       string         `json:"kind" enum:"dataset,source,sink,hidden,external" doc:"source: a job that reads no dataset; sink: a job that makes none; hidden: something that the caller may not read; external: a dataset of another system, or a job of one that only reads or only makes"`
 	Level      int            `json:"level" doc:"Steps from the dataset: negative for what it is made from"`
 	Dataset    string         `json:"dataset,omitempty" doc:"Its name at that moment"`
+	Namespace  string         `json:"namespace,omitempty" doc:"Of what is outside"`
 	NameNow    string         `json:"name_now,omitempty" doc:"If it is called otherwise now"`
 	Deleted    bool           `json:"deleted,omitempty" doc:"The dataset was deleted since"`
 	DAG        string         `json:"dag,omitempty"`
@@ -124,6 +128,7 @@ type Edge struct {
 	From           string    `json:"from" doc:"A node"`
 	To             string    `json:"to" doc:"A node"`
 	DAG            string    `json:"dag,omitempty" doc:"Of the job"`
+	Namespace      string    `json:"namespace,omitempty" doc:"Of the job, if it is outside"`
 	Job            string    `json:"job,omitempty"`
 	Columns        []Columns `json:"columns,omitempty" doc:"If columns were asked for"`
 	ColumnsUnknown bool      `json:"columns_unknown,omitempty" doc:"Nothing says which columns the job reads of it: it may be any"`
@@ -206,6 +211,9 @@ func (l *Lineage) finish(ctx context.Context, w *walk, q Query) (Graph, error) {
 			return Graph{}, err
 		}
 	}
+	if err := w.outside(ctx, d, q); err != nil {
+		return Graph{}, err
+	}
 	if q.Column != "" {
 		if g.trace(q.Column); !q.Whole {
 			g.prune()
@@ -236,6 +244,8 @@ func (n Node) Label() string {
 		return n.Dataset
 	case KindHidden:
 		return "hidden"
+	case KindExternal:
+		return cmp.Or(n.Dataset, n.Job)
 	}
 	return strings.Trim(n.DAG+"/"+n.Job, "/")
 }

@@ -134,7 +134,7 @@ func (v *lineageView) draw(g lineage.Graph) {
 	var edges []edge
 	for _, e := range g.Edges {
 		line := lineageLine{From: v.Rows[place[e.From]].Label, To: v.Rows[place[e.To]].Label,
-			By: strings.Trim(e.DAG+"/"+e.Job, "/")}
+			By: strings.Trim(cmp.Or(e.Namespace, e.DAG)+"/"+e.Job, "/")}
 		drawn := edge{from: place[e.From], to: place[e.To], Title: line.From + " to " + line.To}
 		if v.Column != "" {
 			line.Columns = columnsText(e)
@@ -163,6 +163,9 @@ func lineageNode(row lineageRow, root, dag string, traced bool) node {
 		detail = strings.TrimSpace(row.Source + " source")
 	case lineage.KindSink:
 		detail = "job without a dataset"
+	case lineage.KindExternal:
+		class += " foreign"
+		detail = row.Namespace
 	}
 	if row.ID == root {
 		class += " root"
@@ -214,7 +217,7 @@ func lineageState(n lineage.Node) string {
 // linkOf returns the page of a node: the lineage of a dataset, the tasks of a job.
 func linkOf(n lineage.Node) string {
 	switch {
-	case n.Kind == lineage.KindHidden || n.Deleted:
+	case n.Kind == lineage.KindHidden || n.Kind == lineage.KindExternal || n.Deleted:
 		return ""
 	case n.Kind == lineage.KindDataset:
 		return datasetPath(cmp.Or(n.NameNow, n.Dataset)) + "/lineage"

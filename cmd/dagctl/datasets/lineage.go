@@ -159,6 +159,12 @@ func about(n lineage.Node) string {
 		parts = append(parts, strings.TrimSpace(n.Source+" source"))
 	case lineage.KindSink:
 		parts = append(parts, "a job that makes no dataset")
+	case lineage.KindExternal:
+		what := "outside, in "
+		if n.Job != "" {
+			what = "a job outside, in "
+		}
+		parts = append(parts, what+n.Namespace)
 	default:
 		made := n.DAG + "/" + n.Job
 		if n.DAGVersion > 0 {

@@ -35,6 +35,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/lineage"
+	"github.com/dagctl/dagctl/lineage/intake"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/query"
@@ -307,6 +308,9 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	a.Logs.AddRoutes(a.API)
 	queries.AddRoutes(a.API)
 	graphs.AddRoutes(a.API)
+	outside := intake.Intake{Requests: a.requests, Registry: a.registry, Lineage: graphs,
+		Namespaces: cfg.OpenLineage.namespaces()}
+	outside.AddRoutes(a.API)
 	remote.AddRoutes(a.API)
 	site.AddRoutes(a.API)
 	access.AddRoutes(a.API)

@@ -92,6 +92,17 @@ func (c OpenLineageConfig) receivers() runevents.Receivers {
 	return to
 }
 
+// namespaces returns the namespaces of the orgs' own datasets, where the config names them.
+func (c OpenLineageConfig) namespaces() map[string]string {
+	of := map[string]string{}
+	for org, r := range c {
+		if r.Namespace != "" {
+			of[org] = r.Namespace
+		}
+	}
+	return of
+}
+
 // TasksConfig names the keys of the capability tokens that tasks present, the newest first.
 type TasksConfig struct {
 	KeyFiles    []string `yaml:"key_files"`    // PEM; the first signs unless KMSKeyID is set, all verify

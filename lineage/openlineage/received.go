@@ -1,0 +1,180 @@
+package openlineage
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/lineage"
+)
+
+// Received is an event of another producer: of a run, or of a job if Run is the zero id.
+type Received struct {
+	Type    Type // of a run
+	Run     uuid.UUID
+	Job     lineage.Outside
+	At      time.Time
+	Inputs  []ReceivedDataset
+	Outputs []ReceivedDataset
+}
+
+// Done reports whether what the run makes is made: it completed, or it is one that streams and goes on. What an event
+// of a job says without a run holds, too.
+func (r Received) Done() bool { return r.Run == uuid.Nil || r.Type == Complete || r.Type == "RUNNING" }
+
+// ReceivedDataset is a dataset that an event names.
+type ReceivedDataset struct {
+	lineage.Outside
+	Origins []ReceivedOrigin // of its columns, if it was made
+}
+
+// ReceivedOrigin says that Column was computed from column Field of a dataset.
+type ReceivedOrigin struct {
+	Column    string
+	From      lineage.Outside
+	Field     string
+	Transform lineage.Transform
+}
+
+// longest bounds names, in bytes. mostOrigins bounds the origins of a dataset's columns.
+const longest, mostOrigins = 500, 10_000
+
+// types are the transitions of runs that the specification has.
+var types = []Type{Start, "RUNNING", Complete, Abort, Fail, "OTHER"}
+
+// sent is the part of an event that is read. Facets that are not named here are ignored.
+type sent struct {
+	EventType Type                    `json:"eventType"`
+	EventTime *time.Time              `json:"eventTime"`
+	Run       *struct{ RunID string } `json:"run"`
+	Job       *lineage.Outside        `json:"job"`
+	Dataset   json.RawMessage         `json:"dataset"` // of an event of a dataset alone
+	Inputs    []sentDataset           `json:"inputs"`
+	Outputs   []sentDataset           `json:"outputs"`
+}
+
+type sentDataset struct {
+	lineage.Outside
+	Facets struct {
+		ColumnLineage struct {
+			Fields map[string]struct {
+				InputFields []struct {
+					lineage.Outside
+					Field           string
+					Transformations []struct{ Type, Subtype string }
+				}
+				TransformationType string // of older versions
+			}
+		} `json:"columnLineage"`
+	}
+}
+
+// Receive reads an event: a RunEvent or a JobEvent of the specification, of any version until 2-0-2. It returns nil for
+// an event of a dataset alone, which says nothing about lineage.
+func Receive(body []byte) (*Received, error) {
+	var s sent
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, fault.New(fault.Invalid, "the body is no OpenLineage event: %w", err)
+	}
+	if s.Job == nil && len(s.Dataset) > 0 {
+		return nil, nil
+	}
+
+	r := &Received{Type: s.EventType}
+	switch {
+	case s.EventTime == nil:
+		return nil, missing("eventTime")
+	case s.Job == nil:
+		return nil, missing("job")
+	case s.Run != nil && !slices.Contains(types, s.EventType):
+		return nil, fault.New(fault.Invalid, "eventType is %q", s.EventType).
+			WithHint("one of START, RUNNING, COMPLETE, ABORT, FAIL, OTHER")
+	}
+	r.At, r.Job = *s.EventTime, *s.Job
+	if s.Run != nil {
+		id, err := uuid.Parse(s.Run.RunID)
+		if err != nil || id == uuid.Nil {
+			return nil, fault.New(fault.Invalid, "run.runId %q is no UUID", s.Run.RunID)
+		}
+		r.Run = id
+	}
+
+	if err := named("job", r.Job); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.Inputs, err = received("inputs", s.Inputs); err != nil {
+		return nil, err
+	}
+	r.Outputs, err = received("outputs", s.Outputs)
+	return r, err
+}
+
+func missing(field string) error {
+	return fault.New(fault.Invalid, "the event has no %s", field).
+		WithHint("send a RunEvent or a JobEvent of OpenLineage 2-0-2")
+}
+
+// named refuses a name that is empty or too long, or that has characters which are not printed.
+func named(where string, o lineage.Outside) error {
+	for _, part := range []struct{ field, text string }{{"namespace", o.Namespace}, {"name", o.Name}} {
+		unprintable := strings.ContainsFunc(part.text, func(r rune) bool { return r < ' ' || r == 0x7f })
+		if part.text == "" || len(part.text) > longest || unprintable {
+			return fault.New(fault.Invalid, "%s.%s is not a text of 1 to %d bytes without control characters", where,
+				part.field, longest)
+		}
+	}
+	return nil
+}
+
+func received(where string, all []sentDataset) (datasets []ReceivedDataset, err error) {
+	if len(all) > lineage.MaxEnds {
+		return nil, fault.New(fault.Invalid, "the event has %d %s, and %d are the most", len(all), where,
+			lineage.MaxEnds)
+	}
+	for i, s := range all {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if err := named(at, s.Outside); err != nil {
+			return nil, err
+		}
+		d := ReceivedDataset{Outside: s.Outside}
+		for column, made := range s.Facets.ColumnLineage.Fields {
+			for _, in := range made.InputFields {
+				if err := named(at+".facets.columnLineage", in.Outside); err != nil {
+					return nil, err
+				}
+				o := ReceivedOrigin{Column: column, From: in.Outside, Field: in.Field, Transform: lineage.Expression}
+				for _, t := range in.Transformations {
+					o.Transform = transform(t.Type, t.Subtype)
+				}
+				if len(in.Transformations) == 0 && made.TransformationType == "IDENTITY" {
+					o.Transform = lineage.Identity
+				}
+				d.Origins = append(d.Origins, o)
+			}
+		}
+		if len(d.Origins) > mostOrigins {
+			return nil, fault.New(fault.Invalid, "%s has %d origins of columns, and %d are the most", at,
+				len(d.Origins),
+				mostOrigins)
+		}
+		datasets = append(datasets, d)
+	}
+	return datasets, nil
+}
+
+// transform returns what the type and subtype of a transformation come to.
+func transform(kind, subtype string) lineage.Transform {
+	switch {
+	case kind == "DIRECT" && subtype == "IDENTITY", kind == "IDENTITY":
+		return lineage.Identity
+	case subtype == "AGGREGATION":
+		return lineage.Aggregate
+	}
+	return lineage.Expression
+}
