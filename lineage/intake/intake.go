@@ -116,8 +116,8 @@ func (t *Intake) AddRoutes(api *authz.API) {
 	authz.Handle(api, authz.To(authz.Operate, authz.TheOrg), huma.Operation{
 		OperationID: "take-lineage", Method: http.MethodPost, Path: "/v1/lineage", Tags: []string{"datasets"},
 		Summary: "Take in an OpenLineage event of another system", DefaultStatus: http.StatusCreated,
-		Description: "A RunEvent or JobEvent of OpenLineage, until version 2-0-2. Datasets in the org's own namespace " +
-			"(dagctl://ORG, unless the server's config has another) are datasets of dagctl; all others appear in " +
+		Description: "A RunEvent or JobEvent of OpenLineage, until version 2-0-2. Datasets in the org's own " +
+			"namespace (dagctl://ORG, unless the server's config has another) are datasets of dagctl; all others appear in " +
 			"lineage graphs as `external` nodes. Events of a run add up; what it makes counts when it completes.",
 		MaxBodyBytes: 1 << 20, SkipValidateBody: true,
 		RequestBody: &huma.RequestBody{Content: map[string]*huma.MediaType{
