@@ -118,7 +118,8 @@ func (t *Intake) AddRoutes(api *authz.API) {
 		Summary: "Take in an OpenLineage event of another system", DefaultStatus: http.StatusCreated,
 		Description: "A RunEvent or JobEvent of OpenLineage, until version 2-0-2. Datasets in the org's own " +
 			"namespace (dagctl://ORG, unless the server's config has another) are datasets of dagctl; all others " +
-			"appear in lineage graphs as `external` nodes. Events of a run add up; what it makes counts when it completes.",
+			"appear in lineage graphs as `external` nodes. Events of a run add up; what it makes counts when it " +
+			"completes.",
 		MaxBodyBytes: 1 << 20, SkipValidateBody: true,
 		RequestBody: &huma.RequestBody{Content: map[string]*huma.MediaType{
 			"application/json": {Schema: &huma.Schema{Type: huma.TypeObject, Description: "The event"}},
