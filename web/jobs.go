@@ -51,6 +51,12 @@ type calendar struct {
 	Grid    []cellRow
 }
 
+// latestTasks is how many tasks the table has; the drawing has a page of them.
+const latestTasks = 10
+
+// Latest returns the newest tasks.
+func (v jobView) Latest() []views.Task { return v.Tasks[:min(len(v.Tasks), latestTasks)] }
+
 // Manual reports whether people may ask for its tasks.
 func (v jobView) Manual() bool { return v.Source == "manual" }
 

@@ -192,6 +192,8 @@ func (t *timeline) count(spans []span) {
 // tickLayout returns how the times of a drawing are written that covers so much.
 func tickLayout(covered time.Duration) string {
 	switch {
+	case covered < 10*time.Second:
+		return "15:04:05.0"
 	case covered < 10*time.Minute:
 		return "15:04:05"
 	case covered < 20*time.Hour:

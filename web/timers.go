@@ -103,19 +103,24 @@ func (s *Site) deleteTimer(w http.ResponseWriter, r *http.Request, caller authz.
 	if err != nil {
 		return err
 	}
+	t, err := s.Timers.Get(r.Context(), caller, id)
+	if err != nil {
+		return err
+	}
+
 	if r.Method == http.MethodPost {
-		if err = f.needs("version"); err == nil {
-			err = s.Timers.Delete(r.Context(), caller, id, rest.ETag(f.Get("version")))
+		version := fmt.Sprint(t.Version)
+		switch err = f.needs("version"); {
+		case err != nil:
+		case f.Get("version") != version:
+			err = fault.New(fault.Conflict, "the timer has changed meanwhile").WithHint("look at it again")
+		default:
+			err = s.Timers.Delete(r.Context(), caller, id, rest.ETag(version))
 		}
 		if err == nil {
 			http.Redirect(w, r, "/timers", http.StatusSeeOther)
 			return nil
 		}
-	}
-
-	t, failed := s.Timers.Get(r.Context(), caller, id)
-	if failed != nil {
-		return failed
 	}
 	return confirm(w, caller, "timers", fmt.Sprintf("Delete the timer %s of %s/%s", t.EventType, t.DAG, t.Job), err,
 		confirmView{Says: fmt.Sprintf("It does not fire at %s in %s any more. Its tasks stay.", t.Local, t.Timezone),

@@ -21,11 +21,11 @@ type workersView struct {
 
 func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	now := clock.Now()
-	var v workersView
-	var err error
-	if v.Workers, err = s.Dispatcher.Workers(r.Context(), caller, dispatcher.WorkerKey{}, mostWorkers, now); err != nil {
+	workers, err := s.Dispatcher.Workers(r.Context(), caller, dispatcher.WorkerKey{}, mostWorkers, now)
+	if err != nil {
 		return err
 	}
+	v := workersView{Workers: workers}
 	if v.Queues, err = s.Dispatcher.Views.Queues(r.Context(), caller, now); err != nil {
 		return err
 	}
@@ -54,8 +54,9 @@ func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.
 	}
 
 	return confirm(w, caller, "workers", "Drain "+id, err, confirmView{
-		Says:    "It finishes its tasks and claims no more, until it is started anew.",
-		Effects: []string{"Other workers of its runtimes go on.", "A server continues with everything else that it does."},
-		Action:  r.URL.Path, Hidden: []hiddenField{{"token", token}}, Button: "Drain", Danger: true, Back: "/workers",
+		Says: "It finishes its tasks and claims no more, until it is started anew.",
+		Effects: []string{"Other workers of its runtimes go on.",
+			"A server continues with everything else that it does."},
+		Action: r.URL.Path, Hidden: []hiddenField{{"token", token}}, Button: "Drain", Danger: true, Back: "/workers",
 		Command: "dagctl workers drain " + id})
 }

@@ -117,7 +117,8 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	task := w.tasks(t)[0].ID.String()
 	for _, path := range []string{"/dags", "/dags/readings", "/dead", "/late", "/tasks", "/tasks/" + task, "/datasets",
 		"/datasets/daily_highest", "/query", "/dags/readings/jobs/daily", "/dags/readings/jobs/note", "/sources",
-		"/sources/readings/landing", "/timers", "/usage", "/dags/readings/jobs/note/run", "/dags/readings/jobs/daily/pause",
+		"/sources/readings/landing", "/timers", "/usage", "/dags/readings/jobs/note/run",
+		"/dags/readings/jobs/daily/pause",
 		"/tasks/" + task + "/cancel", "/bulk/retry?dag=readings&dead=1"} {
 		root := w.page(t, writer, path)
 		requireAccessible(t, root, path)
@@ -129,7 +130,8 @@ func TestPagesAreSafeAndAccessible(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, status)
 }
 
-// requireAccessible checks that a page loads nothing from elsewhere, has no script of its own in it, and has labels for its fields.
+// requireAccessible checks that a page loads nothing from elsewhere, has no script of its own in it, and has labels for
+// its fields.
 func requireAccessible(t *testing.T, root *html.Node, path string) {
 	t.Helper()
 	require.Equal(t, "en", attribute(all(root, "html")[0], "lang"), path)

@@ -151,6 +151,10 @@ func (vs *Views) addDefinition(
 		return err
 	}
 
+	shown, err := registry.ShownJob(ctx, tx, caller.OrgID, job.ID)
+	if err != nil || !shown {
+		return err
+	}
 	j.Definition = definitionOf(job.Def)
 	rows, err := tx.Query(ctx, `
 		SELECT state_key, state, updated_at FROM operator_state
