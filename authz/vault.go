@@ -201,6 +201,18 @@ func (v *Vault) ListSecrets(ctx context.Context, caller Caller, page rest.PageIn
 	return list, nil
 }
 
+// GetSecret returns a secret without its value.
+func (v *Vault) GetSecret(ctx context.Context, caller Caller, name string) (s Secret, err error) {
+	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		s, err = updateSecret(ctx, tx, caller,
+			`SELECT `+secretColumns+` FROM secrets WHERE org_id = $1 AND name = $2`, name)
+		return err
+	})
+	s.KeyMissing = v.lacks(s.KeyIDs...)
+	s.OldKey = !s.KeyMissing && v.old(s.KeyIDs...)
+	return s, err
+}
+
 // DeleteSecret deletes a secret. It refuses while something that the secret is bound to uses it.
 func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) error {
 	return pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

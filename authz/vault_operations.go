@@ -43,6 +43,13 @@ func (v *Vault) AddRoutes(api *API) {
 		return &secretsOutput{list}, err
 	})
 	Handle(api, Admin, huma.Operation{
+		OperationID: "get-secret", Method: http.MethodGet, Path: "/v1/secrets/{name}", Tags: []string{"access"},
+		Summary: "Get a secret, without its value",
+	}, func(ctx context.Context, caller Caller, in *secretInput) (*secretOutput, error) {
+		s, err := v.GetSecret(ctx, caller, in.Name)
+		return &secretOutput{s}, err
+	})
+	Handle(api, Admin, huma.Operation{
 		OperationID: "set-secret", Method: http.MethodPut, Path: "/v1/secrets/{name}", Tags: []string{"access"},
 		Summary: "Set a secret's value; its bindings stay",
 		Description: "With overlap_seconds, deliveries to webhooks may still be signed with the value before for so " +

@@ -27,6 +27,55 @@ func (r *Registry) ReadableNames(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return names, nil
 }
 
+// RevisionRef names a revision of a partition.
+type RevisionRef struct {
+	Version  uuid.UUID // of the dataset
+	Key      string
+	Revision int64
+}
+
+// RevisionOrigin says where a revision comes from, and what has become of it.
+type RevisionOrigin struct {
+	DAGVersion int // the number of the version that its generation was made for
+	Task       uuid.UUID
+	State      string // Held, Published, Replaced, Rejected or Purged
+	Newest     bool   // no later revision of the partition exists
+}
+
+// RevisionOrigins returns where revisions come from, of those that the caller may read. It relies on the primary key of
+// partition_versions.
+func (r *Registry) RevisionOrigins(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, refs []RevisionRef,
+) (map[RevisionRef]RevisionOrigin, error) {
+	versions, keys, numbers := make([]uuid.UUID, len(refs)), make([]string, len(refs)), make([]int64, len(refs))
+	for i, ref := range refs {
+		versions[i], keys[i], numbers[i] = ref.Version, ref.Key, ref.Revision
+	}
+
+	args := []any{caller.OrgID, versions, keys, numbers}
+	rows, err := tx.Query(ctx, `
+		SELECT p.dataset_version, p.partition_key, p.revision, v.number, p.task_id, p.state,
+			NOT EXISTS (SELECT FROM partition_versions n WHERE n.dataset_version = p.dataset_version
+				AND n.partition_key = p.partition_key AND n.revision > p.revision)
+		FROM unnest($2::uuid[], $3::text[], $4::bigint[]) AS w(version, key, revision)
+		JOIN partition_versions p ON p.dataset_version = w.version AND p.partition_key = w.key
+			AND p.revision = w.revision AND p.org_id = $1
+		JOIN dataset_versions g ON g.id = p.dataset_version AND `+GenerationVisibleTo(caller, &args)+`
+		JOIN dag_versions v ON v.id = g.created_by_dag_version`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("origins of %d revisions: %w", len(refs), err)
+	}
+
+	origins := make(map[RevisionRef]RevisionOrigin, len(refs))
+	var (
+		ref RevisionRef
+		o   RevisionOrigin
+	)
+	columns := []any{&ref.Version, &ref.Key, &ref.Revision, &o.DAGVersion, &o.Task, &o.State, &o.Newest}
+	_, err = pgx.ForEachRow(rows, columns, func() error { origins[ref] = o; return nil })
+	return origins, err
+}
+
 // DatasetByName finds one catalogue entry in the caller's transaction and marks it if it is late; see Dataset.
 func (r *Registry) DatasetByName(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string,
 	now time.Time) (Dataset, error) {

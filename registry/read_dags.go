@@ -280,7 +280,35 @@ func (r *Registry) JobsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller, v
 	if err != nil {
 		return nil, fmt.Errorf("list jobs of version %s: %w", version, err)
 	}
+	return r.jobViews(ctx, tx, caller, ids)
+}
 
+// JobOf returns one job of a version, and how the caller sees it; the job is nil if the version has none of the name.
+func (r *Registry) JobOf(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID, name string,
+) (*Job, JobView, error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE org_id = $1 AND dag_version_id = $2 AND name = $3`,
+		caller.OrgID, version, name)
+	if err != nil {
+		return nil, JobView{}, fmt.Errorf("find job %s: %w", name, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(ids) == 0 {
+		return nil, JobView{}, fault.Wrap(err, "find job "+name)
+	}
+
+	views, err := r.jobViews(ctx, tx, caller, ids)
+	if err != nil {
+		return nil, JobView{}, err
+	}
+	jobs, err := r.Jobs(ctx, tx, ids)
+	return jobs[ids[0]], views[0], err
+}
+
+// jobViews returns jobs as the caller sees them, in the order of their ids.
+func (r *Registry) jobViews(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, ids []uuid.UUID,
+) ([]JobView, error) {
 	jobs, err := r.Jobs(ctx, tx, ids)
 	if err != nil {
 		return nil, err

@@ -93,6 +93,13 @@ func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Cal
 	return readable, err
 }
 
+// ShownJob reports whether the reader of the transaction may look into a job's definition. It is the second wall behind
+// ReadableJobs, as row-level security is elsewhere: job rows are shared, and not read under it.
+func ShownJob(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (shown bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM shown_jobs WHERE org_id = $1 AND id = $2)`, org, id).Scan(&shown)
+	return shown, fault.Wrap(err, "look for a hidden job")
+}
+
 // HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
 func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
 	if caller.ReadsAll() {

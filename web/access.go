@@ -15,14 +15,15 @@ import (
 // Access is the set of pages on which admins decide who may use the server.
 type Access struct {
 	Identity *identity.Identity
+	Vault    *authz.Vault // the org's secrets
 }
 
 // NewAccess returns the pages. What authz does for them, it does by the pool of the requests that identity has.
-func NewAccess(id *identity.Identity) (*Access, error) {
-	if id == nil {
-		return nil, errors.New("web: identity is needed")
+func NewAccess(id *identity.Identity, vault *authz.Vault) (*Access, error) {
+	if id == nil || vault == nil {
+		return nil, errors.New("web: identity and a vault are needed")
 	}
-	return &Access{id}, nil
+	return &Access{id, vault}, nil
 }
 
 // AddRoutes adds the pages to an API.
@@ -51,6 +52,14 @@ func (a *Access) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Admin, "POST /tokens", a.createToken)
 	api.HandlePage(authz.Admin, "POST /tokens/{token}/revoke", a.revokeToken)
 	api.HandlePage(authz.Admin, "GET /audit", a.audit)
+
+	api.HandlePage(authz.Admin, "GET /secrets", a.secrets)
+	api.HandlePage(authz.Admin, "POST /secrets", a.setSecret)
+	api.HandlePage(authz.Admin, "GET /secrets/{name}", a.secret)
+	api.HandlePage(authz.Admin, "POST /secrets/{name}/bind", a.bindSecret)
+	api.HandlePage(authz.Admin, "GET /secrets/{name}/delete", a.deleteSecret)
+	api.HandlePage(authz.Admin, "POST /secrets/{name}/delete", a.deleteSecret)
+	api.HandlePage(authz.Reader, "GET /usage", a.usage)
 }
 
 // renderAccess writes one of the pages, with status 422 if it shows what is wrong with a form.

@@ -32,6 +32,7 @@ type hiddenField struct{ Name, Value string }
 type askedField struct {
 	Label, Name, Value, Placeholder string
 	Required                        bool
+	Area                            bool // it has several lines
 }
 
 // confirm shows the page of an action, with what was wrong with the form that was sent; wrong is nil on GET.

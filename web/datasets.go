@@ -67,6 +67,32 @@ type datasetView struct {
 	Earlier    template.URL // query of the grid of earlier partitions; empty: there are none
 	Why        []why.Reason
 	WhyHeading string
+
+	Checks      []catalog.Check // those that a person should see first
+	OtherChecks []catalog.Check // further ones, which pass
+}
+
+// checksShown is how many checks a page shows at once; those that did not pass are always shown.
+const checksShown = 10
+
+// addChecks puts the checks first that did not pass.
+func (v *datasetView) addChecks() {
+	all := slices.Clone(v.Profile.Checks)
+	slices.SortStableFunc(all, func(a, b catalog.Check) int {
+		switch {
+		case a.Outcome != "pass" && b.Outcome == "pass":
+			return -1
+		case a.Outcome == "pass" && b.Outcome != "pass":
+			return 1
+		}
+		return 0
+	})
+
+	shown := slices.IndexFunc(all, func(c catalog.Check) bool { return c.Outcome == "pass" })
+	if shown = max(shown, checksShown); shown > len(all) || len(all) <= checksShown {
+		shown = len(all)
+	}
+	v.Checks, v.OtherChecks = all[:shown], all[shown:]
 }
 
 func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
@@ -96,6 +122,7 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 		return err
 	}
 	v.Sparks = sparks(v.Profile.Trend)
+	v.addChecks()
 	if err := s.addWhy(r.Context(), caller, &v); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // areas are the fields that may be longer than others.
-var areas = []string{"claims", "grants"}
+var areas = []string{"claims", "grants", "payload", "value"}
 
 // readForm returns the fields of a request's form. All are texts that the database can store.
 func readForm(r *http.Request) (form, error) {

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/catalog"
 )
 
 // functions are the functions that templates may call; all of them format values.
@@ -17,11 +20,40 @@ var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
-	"changes": Changes,
+	"changes": Changes, "jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
+	"sourcePath": sourcePath, "tasksOf": tasksOf, "bulksOf": bulksOf, "checksOf": checksOf, "took": took,
 }
 
 // stamp formats a time as logs have it.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+
+// What templates that others share are given.
+type (
+	taskTable struct {
+		Now   time.Time
+		Tasks []views.Task
+		Job   bool // all of one job
+	}
+	bulkTable struct {
+		Now     time.Time
+		Actions []control.BulkAction
+	}
+	checkTable struct {
+		Now    time.Time
+		Checks []catalog.Check
+	}
+)
+
+func tasksOf(now time.Time, tasks []views.Task, job bool) taskTable {
+	return taskTable{now, tasks, job}
+}
+
+func bulksOf(now time.Time, actions []control.BulkAction) bulkTable { return bulkTable{now, actions} }
+
+func checksOf(now time.Time, checks []catalog.Check) checkTable { return checkTable{now, checks} }
+
+// took returns how long an attempt took; "" while it runs.
+func took(a views.Attempt) string { return between(&a.StartedAt, a.EndedAt) }
 
 // actorPath returns the path of an actor's page; empty for what has none.
 func actorPath(actor string) string {

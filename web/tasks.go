@@ -4,11 +4,11 @@ import (
 	"context"
 	"html/template"
 	"net/http"
-	"net/url"
 
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
@@ -20,20 +20,27 @@ import (
 type tasksView struct {
 	Filter   views.TaskFilter
 	Statuses []string
+	Kinds    []string
 	Tasks    []views.Task
+	Timeline *timeline
 	Next     template.URL // query of the next page; empty on the last page
+
+	Query    template.URL // the filter as a query
+	Flags    string       // and as flags of a command
+	MayAct   bool
+	Verbs    []string // which may be done to all that match; none without a filter
+	Actions  []control.BulkAction
+	Filtered bool
 }
 
-var statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
+var (
+	statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
+	kinds    = []string{"reactive", "source", "manual", "timer", "build", "backfill", "invalidation", "check"}
+)
 
 func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	q := r.URL.Query()
-	f := views.TaskFilter{
-		TaskSelection: views.TaskSelection{DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"),
-			Partition: q.Get("partition"), Dead: q.Get("dead") != "", ErrorGroup: q.Get("error_group")},
-		Limit: pageSize + 1,
-	}
-
+	f := views.TaskFilter{TaskSelection: selectionOf(q), Limit: pageSize + 1}
 	if before := q.Get("before"); before != "" {
 		id, err := uuid.Parse(before)
 		if err != nil {
@@ -42,23 +49,37 @@ func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller
 		f.Before = id
 	}
 
-	tasks, err := s.Dispatcher.Views.Tasks(r.Context(), caller, f)
+	list, err := s.Dispatcher.Views.Tasks(r.Context(), caller, f)
 	if err != nil {
 		return err
 	}
-	v := tasksView{Filter: f, Statuses: statuses, Tasks: tasks}
-	if len(tasks) > pageSize {
-		v.Tasks = tasks[:pageSize]
-		q.Set("before", tasks[pageSize-1].ID.String())
+	v := tasksView{Filter: f, Statuses: statuses, Kinds: kinds, Tasks: list, Filtered: !f.Empty(),
+		Query: template.URL(selectionQuery(f.TaskSelection)), Flags: selectionFlags(f.TaskSelection),
+		MayAct: caller.May(authz.Operate, authz.OnDAG(f.DAG))}
+	if len(list) > pageSize {
+		v.Tasks = list[:pageSize]
+		q.Set("before", list[pageSize-1].ID.String())
 		v.Next = template.URL(q.Encode())
+	}
+
+	v.Timeline = drawTimeline("These tasks over time", taskSpans(v.Tasks, clock.Now(), true))
+	if v.MayAct && v.Filtered && len(v.Tasks) > 0 {
+		v.Verbs = []string{control.VerbRetry, control.VerbCancel, control.VerbSkip}
+	}
+	if v.Actions, err = s.latestBulks(r, caller, 3); err != nil {
+		return err
 	}
 	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Caller: caller, View: v})
 }
 
 type taskView struct {
 	views.TaskDetail
+	Title     string
+	Timeline  *timeline // of its attempts
 	MayRetry  bool
 	MayCancel bool
+	MaySkip   bool
+	MayDecide bool            // over what it made and readers do not see
 	Why       []why.Reason    // of an open task, or of one whose output is withheld
 	Log       []tasklogs.Line // the last lines
 	LogGoesOn bool
@@ -82,6 +103,10 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		TaskDetail: detail,
 		MayRetry:   may && tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason)),
 		MayCancel:  may && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
+		MaySkip:    may && detail.Status == "Failed" && detail.Kind != "check",
+		MayDecide:  caller.Administers(),
+		Title:      taskTitle(detail.Task),
+		Timeline:   drawTimeline("Its attempts over time", attemptSpans(detail, clock.Now())),
 	}
 
 	why, err := s.Dispatcher.Why.TaskWhy(r.Context(), caller, id, clock.Now())
@@ -98,8 +123,7 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks",
-		Caller: caller, View: v})
+	return render(w, http.StatusOK, "task.html", layout{Title: v.Title, Tab: "tasks", Caller: caller, View: v})
 }
 
 // logTail returns the last lines of a task's log, or none if the caller may not read what the task makes.
@@ -114,30 +138,6 @@ func (s *Site) logTail(
 		return nil, false, nil
 	}
 	return lines, !ended, err
-}
-
-func (s *Site) retryTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	return act(w, r, caller, s.Dispatcher.Control.Retry)
-}
-
-func (s *Site) cancelTask(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	return act(w, r, caller, s.Dispatcher.Control.Cancel)
-}
-
-// act applies a change to a task and redirects to the task's page.
-func act(
-	w http.ResponseWriter, r *http.Request, caller authz.Caller,
-	do func(context.Context, authz.Caller, uuid.UUID) (views.Task, error),
-) error {
-	id, err := taskID(r)
-	if err != nil {
-		return err
-	}
-	if _, err := do(r.Context(), caller, id); err != nil {
-		return err
-	}
-	http.Redirect(w, r, "/tasks/"+url.PathEscape(id.String()), http.StatusSeeOther)
-	return nil
 }
 
 func taskID(r *http.Request) (uuid.UUID, error) {

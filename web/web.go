@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -28,6 +29,7 @@ import (
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/tasklogs"
+	"github.com/dagctl/dagctl/timers"
 )
 
 //go:embed templates static
@@ -40,6 +42,7 @@ type Config struct {
 	Query      *query.Query
 	Lineage    *lineage.Lineage
 	Logs       *tasklogs.Logs
+	Timers     *timers.Timers
 }
 
 // Site is the set of pages.
@@ -49,8 +52,8 @@ type Site struct {
 
 // New validates the config.
 func New(c Config) (*Site, error) {
-	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil {
-		return nil, errors.New("web: registry, dispatcher, query and lineage are needed")
+	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil || c.Timers == nil {
+		return nil, errors.New("web: registry, dispatcher, query, lineage and timers are needed")
 	}
 	return &Site{c}, nil
 }
@@ -62,8 +65,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /dags/{dag}", s.dag)
 	api.HandlePage(authz.Reader, "GET /tasks", s.tasks)
 	api.HandlePage(authz.Reader, "GET /tasks/{id}", s.task)
-	api.HandlePage(authz.To(authz.Operate, authz.TheTasks), "POST /tasks/{id}/retry", s.retryTask)
-	api.HandlePage(authz.To(authz.Operate, authz.TheTasks), "POST /tasks/{id}/cancel", s.cancelTask)
+	s.addJobRoutes(api)
 	api.HandlePage(authz.Reader, "GET /dead", s.dead)
 	api.HandlePage(authz.To(authz.Operate, authz.InBody), "POST /dead/retry", s.actOnDead("retry"))
 	api.HandlePage(authz.To(authz.Operate, authz.InBody), "POST /dead/skip", s.actOnDead("skip"))
@@ -75,14 +77,43 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
 	api.HandlePage(authz.Admin, "GET /workers", s.workers)
+	api.HandlePage(authz.Admin, "GET /workers/{id}/drain", s.drainWorker)
 	api.HandlePage(authz.Admin, "POST /workers/{id}/drain", s.drainWorker)
 	api.HandlePage(authz.Public, "GET /static/{version}/{file}", asset)
+}
+
+// addJobRoutes adds the pages of what runs: jobs, tasks, sources and timers.
+func (s *Site) addJobRoutes(api *authz.API) {
+	type page = func(http.ResponseWriter, *http.Request, authz.Caller) error
+	action := func(rule authz.Rule, path string, p page) { // GET asks, POST does it
+		api.HandlePage(rule, "GET "+path, p)
+		api.HandlePage(rule, "POST "+path, p)
+	}
+	onDAG, inBody := authz.To(authz.Operate, authz.TheDAG), authz.To(authz.Operate, authz.InBody)
+
+	api.HandlePage(authz.Reader, "GET /dags/{dag}/jobs/{job}", s.job)
+	action(onDAG, "/dags/{dag}/jobs/{job}/run", s.runJob)
+	action(onDAG, "/dags/{dag}/jobs/{job}/pause", s.pauseJob)
+	action(onDAG, "/dags/{dag}/jobs/{job}/resume", s.resumeJob)
+
+	for _, verb := range []string{control.VerbRetry, control.VerbCancel, control.VerbSkip} {
+		action(authz.To(authz.Operate, authz.TheTasks), "/tasks/{id}/"+verb, s.actOnTask(verb))
+	}
+	action(inBody, "/bulk/{verb}", s.bulk)
+	action(authz.Admin, "/accept/{name...}", s.decide("accept"))
+	action(authz.Admin, "/reject/{name...}", s.decide("reject"))
+
+	api.HandlePage(authz.Reader, "GET /sources", s.sources)
+	api.HandlePage(authz.Reader, "GET /sources/{dag}/{job}", s.source)
+	api.HandlePage(authz.Reader, "GET /timers", s.timers)
+	api.HandlePage(inBody, "POST /timers", s.createTimer)
+	action(authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", s.deleteTimer)
 }
 
 // layout is the data of the frame that every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // home, dags, tasks, dead, late, datasets, query, workers or access
+	Tab    string // of the navigation
 	Subtab string // of access: users, roles, trust, tokens or audit
 	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
@@ -97,6 +128,13 @@ func (l layout) Who() string { return cmp.Or(l.Caller.Name, l.Caller.Actor) }
 // Asset returns the path of a file of static/.
 func (l layout) Asset(file string) string { return assetPath + "/" + file }
 
+// more are the tabs that the navigation keeps under one word, with their names.
+var more = map[string]string{"dead": "Dead letters", "late": "Late", "timers": "Timers", "usage": "Usage",
+	"workers": "Workers", "secrets": "Secrets", "access": "Access"}
+
+// More returns the name of the page's tab if the navigation keeps it under "More".
+func (l layout) More() string { return more[l.Tab] }
+
 // SignsOut reports whether the caller is a user who came by the cookie of a browser.
 func (l layout) SignsOut() bool {
 	return l.Caller.CSRFToken() != "" && strings.HasPrefix(l.Caller.Actor, "user:")
@@ -107,9 +145,9 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	shared := []string{"layout.html", "forms.html", "graph.html"}
+	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html"}
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
-		"templates/forms.html", "templates/graph.html"))
+		"templates/forms.html", "templates/graph.html", "templates/timeline.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)

@@ -5,26 +5,58 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // mostWorkers is how many workers the page lists; the API lists all of them.
 const mostWorkers = 500
 
+// workersView is the processes that run tasks, and what waits for them.
+type workersView struct {
+	Workers  []dispatcher.Worker
+	Queues   []views.Queue
+	Unserved []string // runtimes of which tasks are ready that nobody runs
+}
+
 func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	workers, err := s.Dispatcher.Workers(r.Context(), caller, dispatcher.WorkerKey{}, mostWorkers, clock.Now())
+	now := clock.Now()
+	workers, err := s.Dispatcher.Workers(r.Context(), caller, dispatcher.WorkerKey{}, mostWorkers, now)
 	if err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller,
-		View: struct{ Workers []dispatcher.Worker }{workers}})
-}
-
-func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	id, token := r.PathValue("id"), r.FormValue("token")
-	if _, err := s.Dispatcher.Drain(r.Context(), caller, id, token, clock.Now()); err != nil {
+	v := workersView{Workers: workers}
+	if v.Queues, err = s.Dispatcher.Views.Queues(r.Context(), caller, now); err != nil {
 		return err
 	}
-	http.Redirect(w, r, "/workers", http.StatusSeeOther)
-	return nil
+	for _, q := range v.Queues {
+		if q.Unserved {
+			v.Unserved = append(v.Unserved, q.Runtime)
+		}
+	}
+	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller, View: v})
+}
+
+// drainWorker asks a process to claim no more tasks.
+func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	id := r.PathValue("id")
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+
+	token := r.Form.Get("token")
+	if r.Method == http.MethodPost {
+		if _, err = s.Dispatcher.Drain(r.Context(), caller, id, token, clock.Now()); err == nil {
+			http.Redirect(w, r, backTo(f, "/workers"), http.StatusSeeOther)
+			return nil
+		}
+	}
+
+	return confirm(w, caller, "workers", "Drain "+id, err, confirmView{
+		Says: "It finishes its tasks and claims no more, until it is started anew.",
+		Effects: []string{"Other workers of its runtimes go on.",
+			"A server continues with everything else that it does."},
+		Action: r.URL.Path, Hidden: []hiddenField{{"token", token}}, Button: "Drain", Danger: true, Back: "/workers",
+		Command: "dagctl workers drain " + id})
 }

@@ -33,7 +33,7 @@ func address(path, task string) string {
 		"{org}": "acme", "{path...}": "readings/hook",
 		"{index}": "0", "{id}": task, "{key}": "2026-01-01", "{file}": "style.css", "{$}": "", "{slug}": "no-such-role",
 		"{user}": "nobody@example.com", "{rule}": "no-such-rule", "{provider}": "no-such-provider",
-		"{token}": "no-such-token",
+		"{token}": "no-such-token", "{verb}": "retry",
 	}
 	if strings.HasPrefix(path, "/v1/tokens/") {
 		values["{name}"] = "no-such-token"

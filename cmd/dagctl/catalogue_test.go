@@ -134,7 +134,9 @@ func TestPagesFitAPhone(t *testing.T) {
 		network.SetExtraHTTPHeaders(network.Headers{"Authorization": "Bearer " + w.tokens[admin]}),
 		emulation.SetDeviceMetricsOverride(390, 844, 1, true), emulation.SetScriptExecutionDisabled(true))
 	for _, path := range []string{"/datasets", "/datasets?search=higest", "/datasets/daily_highest", "/dags", "/tasks",
-		"/dead", "/late", "/query", "/workers", "/users"} {
+		"/dead", "/late", "/query", "/workers", "/users", "/dags/readings/jobs/daily", "/dags/readings/jobs/note",
+		"/tasks/" + w.tasks(t)[0].ID.String(), "/sources", "/sources/readings/landing", "/timers", "/usage", "/secrets",
+		"/tasks?dag=readings", "/dags/readings/jobs/note/run"} {
 		b.Open(w.url + path)
 		var width int64
 		var right float64

@@ -69,6 +69,7 @@ func TestPeopleGetInWithABrowser(t *testing.T) {
 	require.Equal(t, w.url+"/account", ada.URL())
 	require.Contains(t, ada.Text("main"), "admin in the org acme")
 
+	ada.Click(".more summary")
 	ada.Follow(`a[href="/users"]`)
 	ada.Fill("#invite input[name=email]", "ben@example.com")
 	ada.Follow("#invite button")
@@ -240,7 +241,8 @@ func TestAdminsChangeRolesTrustAndTokensOnPages(t *testing.T) {
 // formsOfAccess are the addresses to which the pages about access post.
 var formsOfAccess = []string{"/users", "/users/{user}", "/users/{user}/disable", "/users/{user}/enable",
 	"/users/{user}/sign-out", "/users/{user}/link", "/users/{user}/remove", "/roles", "/roles/{slug}/delete", "/trust",
-	"/trust/{rule}/remove", "/tokens", "/tokens/{token}/revoke", "/signout"}
+	"/trust/{rule}/remove", "/tokens", "/tokens/{token}/revoke", "/signout", "/secrets",
+	"/secrets/{name}/bind", "/secrets/{name}/delete", "/accept/{name...}", "/reject/{name...}"}
 
 func TestFormsOfAccessNeedATokenAndARole(t *testing.T) {
 	t.Parallel()

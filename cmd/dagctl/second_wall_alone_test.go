@@ -33,7 +33,8 @@ func TestTheSecondWallStandsAlone(t *testing.T) {
 	fill := map[string][]string{"{dag}": {"wages", "bonuses", "losses"}, "{job}": {"sums", "bonus", "lost", "intake"},
 		"{version}": {"1"}, "{name}": datasets, "{name...}": datasetPages, "{id}": tasks, "{key}": {"2031-07-09"},
 		"{index}": {"0"}, "{org}": {"acme"}, "{file}": {"style.css"}, "{$}": {""}, "{slug}": {"finance"},
-		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"}}
+		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"},
+		"{verb}": {"retry", "skip"}}
 
 	told := map[string]bool{}
 	for _, r := range reads(t, w.app.API.Routes(), fill) {
@@ -119,6 +120,10 @@ func queriesOf(path string) []string {
 	case "/v1/datasets/{name}/lineage":
 		return []string{"", "?columns=true", "?column=station", "?column=salary_mark", "?partition=2031-07-09",
 			"?partition=2026-01-01", "?at=v1", "?at=2100-01-01T00:00:00Z", "?direction=down&columns=true"}
+	case "/bulk/{verb}":
+		return []string{"?dag=losses", "?dag=wages", "?dead=1&dag=losses"}
+	case "/tasks":
+		return []string{"", "?dag=losses", "?dead=1", "?partition=2031-07-09", "?error=person_mark"}
 	case "/v1/tasks":
 		return []string{"", "?dag=losses", "?dead=true", "?partition=2031-07-09", "?error=person_mark",
 			"?status=Failed"}

@@ -96,6 +96,22 @@ func (a *API) AddRoutes(api *authz.API) {
 		Summary: "List the sources of the active versions",
 	}, a.handleSources)
 
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-source", Method: http.MethodGet, Path: "/v1/sources/{dag}/{job}", Tags: []string{"dags"},
+		Summary: "Get a source with its schedule, its next times and its position",
+	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*sourceOutput, error) {
+		s, err := a.views.Source(ctx, caller, in.DAG, in.Job)
+		return &sourceOutput{s}, err
+	})
+
+	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "get-job", Method: http.MethodGet, Path: "/v1/jobs/{dag}/{job}", Tags: []string{"dags"},
+		Summary: "Get a job with its definition, limits and the state of its tasks",
+	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*jobOutput, error) {
+		j, err := a.views.Job(ctx, caller, in.DAG, in.Job)
+		return &jobOutput{j}, err
+	})
+
 	a.addVersionRoutes(api)
 	a.addDecisionRoutes(api)
 	a.addUpkeepRoutes(api)
@@ -281,6 +297,11 @@ func (a *API) handleCancel(ctx context.Context, caller authz.Caller, in *taskAct
 	t, err := a.control.Do(ctx, caller, in.ID, control.Act{Verb: control.VerbCancel}, in.IfMatch)
 	return &taskOutput{control.Etag(t.Version), t}, err
 }
+
+type (
+	sourceOutput struct{ Body views.SourceDetail }
+	jobOutput    struct{ Body views.JobDetail }
+)
 
 type sourcesOutput struct{ Body rest.List[views.SourceStatus] }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 )
@@ -32,6 +33,15 @@ func (a *API) addWorkerRoutes(api *authz.API) {
 		}
 		list, err := rest.NewList(workers, in.Limit, func(w dispatcher.Worker) any { return [2]string{w.ID, w.Token} })
 		return &listOutput{list}, err
+	})
+
+	type queuesOutput struct{ Body rest.List[views.Queue] }
+	authz.Handle(api, authz.Admin, huma.Operation{
+		OperationID: "list-queues", Method: http.MethodGet, Path: "/v1/queues", Tags: []string{"workers"},
+		Summary: "List the runtimes with what is ready for each, and who serves it",
+	}, func(ctx context.Context, caller authz.Caller, _ *struct{}) (*queuesOutput, error) {
+		queues, err := a.views.Queues(ctx, caller, clock.Now())
+		return &queuesOutput{rest.List[views.Queue]{Items: queues}}, err
 	})
 
 	type drainInput struct {

@@ -78,6 +78,20 @@ func nextCron(s *dag.Source, t time.Time) (time.Time, error) {
 	}
 }
 
+// NextTimes returns when a source is due next, at most n times, from the time at which it fires next; that alone for
+// what no clock fires. It is pure.
+func NextTimes(s *dag.Source, next time.Time, n int) (times []time.Time) {
+	for len(times) < n && !next.IsZero() {
+		times = append(times, next)
+		following, err := nextFire(s, next, next, true)
+		if err != nil || following == nil {
+			return times
+		}
+		next = *following
+	}
+	return times
+}
+
 // onWall returns what the zone's clocks show at t, as a UTC time.
 func onWall(t time.Time, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()

@@ -64,6 +64,7 @@ type SourceStatus struct {
 	NextFireAt *time.Time `json:"next_fire_at,omitempty"`
 	LastFireAt *time.Time `json:"last_fire_at,omitempty"`
 	Error      string     `json:"error,omitempty"`
+	ErrorSince *time.Time `json:"error_since,omitempty" doc:"When it first failed after it worked"`
 }
 
 // DAGs lists the org's DAGs in the order of their names, from the first one after the given name.
@@ -341,65 +342,4 @@ func addCompleted(
 		return fmt.Errorf("count completed tasks: %w", err)
 	}
 	return nil
-}
-
-// Sources lists the source jobs of the active versions.
-func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStatus, error) {
-	var list []SourceStatus
-	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		var err error
-		list, err = vs.sources(ctx, tx, caller, "")
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list sources: %w", err)
-	}
-	return list, nil
-}
-
-// sources lists the source jobs of the active version of a DAG or, without a name, of all DAGs.
-func (vs *Views) sources(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
-) ([]SourceStatus, error) {
-	jobs, err := vs.registry.SourceJobs(ctx, tx, caller)
-	if err != nil {
-		return nil, err
-	}
-
-	rows, err := tx.Query(ctx, `
-		SELECT dag_name, job_name, state, next_fire_at, last_fire_at, coalesce(error, '')
-		FROM sources WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, dagName)
-	if err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
-	}
-
-	type key struct{ dag, job string }
-	known := map[key]SourceStatus{}
-	var s SourceStatus
-	var next, last *time.Time
-	if _, err := pgx.ForEachRow(rows, []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error}, func() error {
-		s.NextFireAt, s.LastFireAt = next, last
-		known[key{s.DAG, s.Job}] = s
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
-	}
-
-	list := []SourceStatus{}
-	for _, j := range jobs {
-		if dagName != "" && j.DAG != dagName {
-			continue
-		}
-
-		status := known[key{j.DAG, j.Job}]
-		status.DAG, status.Job, status.Kind = j.DAG, j.Job, j.Kind
-		if status.State == "" {
-			status.State = "Pending" // the dispatcher has not come to it yet
-		}
-		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
-			status.Error = "" // it may quote paths and rows
-		}
-		list = append(list, status)
-	}
-	return list, nil
 }

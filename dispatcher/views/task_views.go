@@ -91,6 +91,10 @@ type TaskDetail struct {
 	Task
 	Attempts []Attempt   `json:"attempts"`
 	Events   []TaskEvent `json:"events"`
+
+	Read  []TaskPart `json:"read,omitempty" doc:"The revisions that it reads, at most 200 of them"`
+	Made  []TaskPart `json:"made,omitempty" doc:"The revisions that it has made"`
+	Lease *Lease     `json:"lease,omitempty" doc:"Of a running task"`
 }
 
 // taskColumns selects a found, from tasks or shown_tasks t, waiting w and leases l. A running task has its progress and
@@ -236,6 +240,12 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 			return err
 		}
 		if detail.Events, err = taskEvents(ctx, tx, t, uuid.Nil, 100); err != nil {
+			return err
+		}
+		if detail.Lease, err = leaseOf(ctx, tx, caller.OrgID, id); err != nil {
+			return err
+		}
+		if err := vs.addParts(ctx, tx, caller, &detail); err != nil {
 			return err
 		}
 

@@ -22,7 +22,8 @@ type Views struct {
 	metrics        *metrics.Metrics
 	log            *slog.Logger
 	workerID       string
-	poolSize       int // tasks run at once in this process
+	poolSize       int      // tasks run at once in this process
+	functions      []string // runtimes of Lambda functions
 }
 
 // New returns the views of a dispatcher.
@@ -30,6 +31,6 @@ func New(d *dispatcher.Dispatcher) *Views {
 	return &Views{
 		pool: d.Pool, requests: d.Requests, registry: d.Registry, deployer: deploy.New(d.Registry),
 		pressure: d.Pressure, metrics: d.Metrics, log: d.Log,
-		workerID: d.WorkerID, poolSize: d.PoolSize,
+		workerID: d.WorkerID, poolSize: d.PoolSize, functions: d.Functions,
 	}
 }

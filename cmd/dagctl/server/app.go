@@ -285,11 +285,11 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return err
 	}
 	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries,
-		Lineage: graphs})
+		Lineage: graphs, Timers: a.timers})
 	if err != nil {
 		return err
 	}
-	access, err := web.NewAccess(a.identity)
+	access, err := web.NewAccess(a.identity, a.vault)
 	if err != nil {
 		return err
 	}

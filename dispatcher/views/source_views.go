@@ -1,0 +1,159 @@
+package views
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// SourceDetail is a source with its schedule and its position.
+type SourceDetail struct {
+	SourceStatus
+	Paused   *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
+	Task     *uuid.UUID   `json:"task_id,omitempty" doc:"Of an always_on source: the task that runs it"`
+	Next     []time.Time  `json:"next_fires,omitempty" doc:"When it is due next, at most five times"`
+	Schedule *Schedule    `json:"schedule,omitempty" doc:"Absent for callers who may not read the job's definition"`
+
+	Enumerated *time.Time      `json:"enumerated_at,omitempty" doc:"When the units that there are to read were last listed"`
+	Units      int             `json:"units,omitempty" doc:"How many there were"`
+	States     []OperatorState `json:"operator_states,omitempty" doc:"How far it has read, as its operator says"`
+}
+
+// Schedule says what makes a source fire.
+type Schedule struct {
+	Cron     string  `json:"cron,omitempty"`
+	Timezone string  `json:"timezone,omitempty"`
+	Start    string  `json:"start,omitempty"`
+	Catchup  bool    `json:"catchup,omitempty" doc:"Times that were missed are made up for"`
+	Every    float64 `json:"every_seconds,omitempty"`
+	HookPath string  `json:"hook_path,omitempty" doc:"Deliveries go to /v1/hooks/ORG/PATH"`
+	Secret   string  `json:"secret,omitempty" doc:"The name of the secret that signs deliveries"`
+}
+
+// nextFires is how many of its next times a source shows.
+const nextFires = 5
+
+// Source returns one source of an active version.
+func (vs *Views) Source(ctx context.Context, caller authz.Caller, dagName, name string) (SourceDetail, error) {
+	var detail SourceDetail
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		all, err := vs.sources(ctx, tx, caller, dagName)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(all, func(s SourceStatus) bool { return s.Job == name })
+		if at < 0 {
+			return fault.New(fault.NotFound, "there is no source %s/%s", dagName, name).
+				WithHint("`dagctl sources` lists them")
+		}
+		detail.SourceStatus = all[at]
+		return vs.addSchedule(ctx, tx, caller, &detail)
+	})
+	return detail, fault.Wrap(err, fmt.Sprintf("source %s/%s", dagName, name))
+}
+
+// addSchedule adds the pause of a source and, where the caller may read its definition, when and what it reads.
+func (vs *Views) addSchedule(ctx context.Context, tx pgx.Tx, caller authz.Caller, s *SourceDetail) error {
+	pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+	if err != nil {
+		return err
+	}
+	s.Paused = tasks.WidestPause(pauses, s.DAG, s.Job)
+
+	job, err := vs.registry.ActiveJob(ctx, tx, caller.OrgID, s.DAG, s.Job)
+	if err != nil {
+		return err
+	}
+	j := JobDetail{DAG: s.DAG}
+	j.Origin = job.Origin
+	if err := vs.addDefinition(ctx, tx, caller, job, &j); err != nil || j.Definition == nil {
+		return err
+	}
+
+	def := job.Def.Source
+	s.States, s.Schedule = j.States, &Schedule{Cron: def.Schedule, Timezone: def.Timezone, Start: def.Start,
+		Catchup: def.Catchup, Every: def.Every.Seconds(), HookPath: def.Path, Secret: def.Secret}
+	if s.NextFireAt != nil && s.State != "Draining" {
+		s.Next = sources.NextTimes(def, *s.NextFireAt, nextFires)
+	}
+
+	err = tx.QueryRow(ctx, `
+		SELECT CASE WHEN s.always_on THEN s.task_id END, e.enumerated_at, coalesce(e.units, 0)
+		FROM (SELECT) AS one
+		LEFT JOIN sources s ON s.org_id = $1 AND s.dag_name = $2 AND s.job_name = $3
+		LEFT JOIN enumerations e ON e.org_id = $1 AND e.job_id = $4`, caller.OrgID, s.DAG, s.Job, job.ID).
+		Scan(&s.Task, &s.Enumerated, &s.Units)
+	return fault.Wrap(err, "position of source "+job.Address())
+}
+
+// Sources lists the source jobs of the active versions.
+func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStatus, error) {
+	var list []SourceStatus
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		list, err = vs.sources(ctx, tx, caller, "")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sources: %w", err)
+	}
+	return list, nil
+}
+
+// sources lists the source jobs of the active version of a DAG or, without a name, of all DAGs.
+func (vs *Views) sources(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
+) ([]SourceStatus, error) {
+	jobs, err := vs.registry.SourceJobs(ctx, tx, caller)
+	if err != nil {
+		return nil, err
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT dag_name, job_name, state, next_fire_at, last_fire_at, coalesce(error, ''), error_since
+		FROM sources WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, dagName)
+	if err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+
+	type key struct{ dag, job string }
+	known := map[key]SourceStatus{}
+	var s SourceStatus
+	var next, last, since *time.Time
+	columns := []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error, &since}
+	if _, err := pgx.ForEachRow(rows, columns, func() error {
+		s.NextFireAt, s.LastFireAt, s.ErrorSince = next, last, since
+		known[key{s.DAG, s.Job}] = s
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+
+	list := []SourceStatus{}
+	for _, j := range jobs {
+		if dagName != "" && j.DAG != dagName {
+			continue
+		}
+
+		status := known[key{j.DAG, j.Job}]
+		status.DAG, status.Job, status.Kind = j.DAG, j.Job, j.Kind
+		if status.State == "" {
+			status.State = "Pending" // the dispatcher has not come to it yet
+		}
+		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
+			status.Error, status.ErrorSince = "", nil // it may quote paths and rows
+		}
+		list = append(list, status)
+	}
+	return list, nil
+}

@@ -1,0 +1,330 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/catalog"
+)
+
+// jobPath returns the path of a job's page.
+func jobPath(dagName, job string) string {
+	return "/dags/" + url.PathEscape(dagName) + "/jobs/" + url.PathEscape(job)
+}
+
+type jobView struct {
+	views.JobDetail
+	Path       string
+	Query      string    // the SQL that it runs
+	Config     string    // the rest of its config, as JSON
+	Facts      []setting // its limits, retries and timeouts
+	Timeline   *timeline
+	Tasks      []views.Task
+	Durations  *spark
+	Why        []why.Reason
+	Calendar   *calendar
+	MayOperate bool
+}
+
+// setting is one line of what is set.
+type setting struct{ Name, Value string }
+
+// calendar is the partitions of a dataset.
+type calendar struct {
+	Dataset string
+	Path    string
+	States  []stateCount
+	Grid    []cellRow
+}
+
+// latestTasks is how many tasks the table has; the drawing has a page of them.
+const latestTasks = 10
+
+// Latest returns the newest tasks.
+func (v jobView) Latest() []views.Task { return v.Tasks[:min(len(v.Tasks), latestTasks)] }
+
+// Manual reports whether people may ask for its tasks.
+func (v jobView) Manual() bool { return v.Source == "manual" }
+
+// Own reports whether the job is paused by itself, and not with its DAG or org.
+func (v jobView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Name }
+
+func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	ctx, now := r.Context(), clock.Now()
+	detail, err := s.Dispatcher.Views.Job(ctx, caller, r.PathValue("dag"), r.PathValue("job"))
+	if err != nil {
+		return err
+	}
+	v := jobView{JobDetail: detail, Path: jobPath(detail.DAG, detail.Name),
+		MayOperate: caller.May(authz.Operate, authz.OnDAG(detail.DAG))}
+	v.addDefinition()
+
+	v.Tasks, err = s.Dispatcher.Views.Tasks(ctx, caller, views.TaskFilter{
+		TaskSelection: views.TaskSelection{DAG: detail.DAG, Job: detail.Name}, Limit: pageSize})
+	if err != nil {
+		return err
+	}
+	v.Timeline = drawTimeline("The last tasks over time", taskSpans(v.Tasks, now, false))
+	v.Durations = durations(v.Tasks)
+
+	found, err := s.Dispatcher.Why.JobWhy(ctx, caller, detail.DAG, detail.Name, now)
+	if err != nil {
+		return err
+	}
+	v.Why = found.Reasons
+	if v.Calendar, err = s.calendar(ctx, caller, detail.Outputs, now); err != nil {
+		return err
+	}
+	return render(w, http.StatusOK, "job.html",
+		layout{Title: detail.DAG + "/" + detail.Name, Tab: "dags", Caller: caller, View: v})
+}
+
+// addDefinition adds what the document says, for people.
+func (v *jobView) addDefinition() {
+	d := v.Definition
+	if d == nil {
+		return
+	}
+	rest := dag.Config{}
+	for name, value := range d.Config {
+		if text, ok := value.(string); ok && name == "query" {
+			v.Query = strings.TrimSpace(text)
+			continue
+		}
+		rest[name] = value
+	}
+	if len(rest) > 0 {
+		text, err := json.MarshalIndent(rest, "", "  ")
+		if err == nil {
+			v.Config = string(text)
+		}
+	}
+
+	add := func(name, value string) {
+		if value != "" {
+			v.Facts = append(v.Facts, setting{name, value})
+		}
+	}
+	add("Partitions", d.PartitionBy)
+	add("Runs when", triggers[d.Trigger])
+	add("Each run makes", d.ExecutionStrategy)
+	add("Writes by", d.UpdateStrategy)
+	add("Effect", d.Effect)
+	add("At once", atOnce(d, v.Limits))
+	add("Concurrency key", d.ConcurrencyKey)
+	add("State key", d.StateKey)
+	if d.Priority != 0 {
+		add("Priority", fmt.Sprint(d.Priority))
+	}
+	add("Attempts", attemptsOf(d))
+	add("Timeout", seconds(d.Timeout))
+	add("Heartbeat timeout", seconds(d.HeartbeatTimeout))
+	add("Checks", strings.Join(d.Checks, ", "))
+	add("Secrets", strings.Join(d.Secrets, ", "))
+	add("Code version", d.CodeVersion)
+}
+
+// triggers says in words what creates tasks of a job.
+var triggers = map[string]string{"all": "all inputs have changed", "any": "any input has changed"}
+
+// atOnce says how many tasks of a job may run at once, and how many do.
+func atOnce(d *views.JobDefinition, limits []views.LimitUse) string {
+	if d.MaxConcurrency == 0 {
+		return "any number of tasks"
+	}
+	text := fmt.Sprintf("%d at most", d.MaxConcurrency)
+	for _, l := range limits {
+		text = fmt.Sprintf("%d of %d", l.Held, l.Max)
+	}
+	return text
+}
+
+// attemptsOf says how often and after which time a task is tried again.
+func attemptsOf(d *views.JobDefinition) string {
+	switch {
+	case d.MaxAttempts == 0:
+		return ""
+	case d.MaxAttempts == 1:
+		return "1: a failure is final"
+	}
+	return fmt.Sprintf("%d: again after %s, then %g times as long, up to %s", d.MaxAttempts, seconds(d.RetryInitial),
+		d.RetryMultiplier, seconds(d.RetryMax))
+}
+
+// seconds formats a number of seconds; "" for none.
+func seconds(n float64) string {
+	if n == 0 {
+		return ""
+	}
+	return rough(time.Duration(n * float64(time.Second)))
+}
+
+// durations returns the curve of how long completed tasks took, the oldest first; nil for fewer than two.
+func durations(tasks []views.Task) *spark {
+	var took []float64
+	for _, t := range slices.Backward(tasks) {
+		if t.Status == "Completed" && t.StartedAt != nil && t.CompletedAt != nil && t.Kind != "check" {
+			took = append(took, t.CompletedAt.Sub(*t.StartedAt).Seconds())
+		}
+	}
+	if len(took) < 2 {
+		return nil
+	}
+	c := curve("Duration", took, func(v float64) string { return rough(time.Duration(v * float64(time.Second))) })
+	return &c
+}
+
+// calendar returns the partitions of the first output that the caller may see; nil if there is none.
+func (s *Site) calendar(
+	ctx context.Context, caller authz.Caller, outputs []registry.OutputView, now time.Time,
+) (*calendar, error) {
+	at := slices.IndexFunc(outputs, func(o registry.OutputView) bool { return o.Dataset != "" })
+	if at < 0 {
+		return nil, nil
+	}
+	d, err := s.Registry.Dataset(ctx, caller, outputs[at].Dataset)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil // nothing serves it yet
+	}
+	if err != nil {
+		return nil, err
+	}
+	cells, err := s.Dispatcher.Views.Grid(ctx, caller, d.ID.String(), "", cellsShown, now)
+	if err != nil || len(cells) == 0 {
+		return nil, err
+	}
+
+	p, err := catalog.Partitioning(d)
+	return &calendar{Dataset: d.Name, Path: datasetPath(d.Name), States: countStates(cells),
+		Grid: cellRows(p, cells)}, err
+}
+
+// runJob asks for a task of a manual job.
+func (s *Site) runJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	item := dispatcher.EnqueueItem{Partition: strings.TrimSpace(f.Get("partition"))}
+
+	if r.Method == http.MethodPost {
+		if text := strings.TrimSpace(f.Get("payload")); text != "" {
+			item.Payload = json.RawMessage(text)
+		}
+		var made []dispatcher.Enqueued
+		if item.Payload != nil && !json.Valid(item.Payload) {
+			err = fault.New(fault.Invalid, "the payload is not valid JSON").WithHint(`write for example {"text": "hello"}`)
+		} else {
+			made, err = s.Dispatcher.Enqueue(r.Context(), caller, dagName, job, []dispatcher.EnqueueItem{item})
+		}
+		if err == nil {
+			http.Redirect(w, r, "/tasks/"+made[0].ID.String(), http.StatusSeeOther)
+			return nil
+		}
+	}
+	return s.askToRun(w, r, caller, f, err)
+}
+
+// askToRun shows the page that asks for the payload of a task.
+func (s *Site) askToRun(w http.ResponseWriter, r *http.Request, caller authz.Caller, f form, wrong error) error {
+	detail, err := s.Dispatcher.Views.Job(r.Context(), caller, r.PathValue("dag"), r.PathValue("job"))
+	if err != nil {
+		return err
+	}
+	name := detail.DAG + "/" + detail.Name
+	v := confirmView{Says: "One task is made, which runs as soon as a worker of " + detail.Runtime + " is free.",
+		Action: r.URL.Path, Button: "Run", Back: jobPath(detail.DAG, detail.Name),
+		Fields: []askedField{
+			{Label: "Payload, as JSON", Name: "payload", Value: f.Get("payload"), Placeholder: "{}", Area: true},
+			{Label: "Partition, where the job has some", Name: "partition", Value: f.Get("partition")}},
+		Command: "dagctl run " + name + " --payload '{}'"}
+
+	if detail.Paused != nil {
+		v.Effects = append(v.Effects, "It waits: "+detail.Paused.What()+" is paused by "+detail.Paused.Actor+".")
+	}
+	if d := detail.Definition; d != nil && len(d.PayloadSchema) > 0 {
+		v.Effects = append(v.Effects, "The payload has to meet the schema "+string(d.PayloadSchema)+".")
+	}
+	return confirm(w, caller, "dags", "Run "+name, wrong, v)
+}
+
+// pauseJob lets no task of a job begin.
+func (s *Site) pauseJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodPost {
+		if reason := strings.TrimSpace(f.Get("reason")); reason == "" {
+			err = fault.New(fault.Invalid, "a reason is needed").
+				WithHint("everybody who asks why nothing runs will read it")
+		} else {
+			_, err = s.Dispatcher.Control.Pause(r.Context(), caller, dagName, job, reason, clock.Now())
+		}
+		if err == nil {
+			http.Redirect(w, r, backTo(f, jobPath(dagName, job)), http.StatusSeeOther)
+			return nil
+		}
+	}
+
+	detail, failed := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
+	if failed != nil {
+		return failed
+	}
+	effects := []string{fmt.Sprintf("%d queued tasks wait until somebody resumes it.", detail.Tasks.Queued),
+		fmt.Sprintf("%d running tasks finish.", detail.Tasks.Running)}
+	if detail.Source != "" {
+		effects = append(effects, "The source does not fire meanwhile.")
+	}
+	name := dagName + "/" + job
+	return confirm(w, caller, "dags", "Pause "+name, err, confirmView{
+		Says: "No task of it begins. The pause outlasts deploys and rollbacks.", Effects: effects,
+		Action: r.URL.Path, Hidden: hiddenBack(r), Button: "Pause", Back: backOf(r, jobPath(dagName, job)),
+		Fields:  []askedField{{Label: "Reason", Name: "reason", Value: f.Get("reason"), Required: true}},
+		Command: "dagctl pause " + name + ` --reason "…"`})
+}
+
+// resumeJob ends the pause of a job.
+func (s *Site) resumeJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodPost {
+		if err = s.Dispatcher.Control.Resume(r.Context(), caller, dagName, job, clock.Now()); err == nil {
+			http.Redirect(w, r, backTo(f, jobPath(dagName, job)), http.StatusSeeOther)
+			return nil
+		}
+	}
+
+	detail, failed := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
+	if failed != nil {
+		return failed
+	}
+	v := confirmView{Says: "Its tasks begin again.", Action: r.URL.Path, Hidden: hiddenBack(r), Button: "Resume",
+		Effects: []string{fmt.Sprintf("%d queued tasks go on.", detail.Tasks.Queued)},
+		Back:    backOf(r, jobPath(dagName, job)), Command: "dagctl resume " + dagName + "/" + job}
+	if p := detail.Paused; p != nil && p.Job == job {
+		v.Says = fmt.Sprintf("%s paused it %s: %s", p.Actor, ago(clock.Now(), p.At), p.Reason)
+	} else if p != nil {
+		v.Effects = append(v.Effects, "It still waits, because "+p.What()+" is paused.")
+	}
+	return confirm(w, caller, "dags", "Resume "+dagName+"/"+job, err, v)
+}
