@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // functions are the functions that templates may call; all of them format values.
@@ -17,7 +19,12 @@ var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
-	"changes": Changes,
+	"changes": Changes, "dagPath": dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,
+	"estimatedSize": estimatedSize, "meeting": meeting, "number64": func(n int) string { return number(int64(n)) },
+	"differs": func(action string) bool {
+		return action != deploy.Reuse && action != deploy.Create && action != deploy.Remove
+	},
+	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
 }
 
 // stamp formats a time as logs have it.

@@ -94,7 +94,7 @@ func replace(live, next planned) (action, reason string) {
 	}
 	switch {
 	case live.configHash != next.configHash:
-		return action, "definition changed"
+		return action, DefinitionChanged
 	case live.epoch != next.epoch && next.reset:
 		return action, "outputs reset"
 	case live.epoch != next.epoch && next.continues == nil:
@@ -102,6 +102,9 @@ func replace(live, next planned) (action, reason string) {
 	}
 	return action, upstreamChanged
 }
+
+// DefinitionChanged is the reason of what is rebuilt because its own definition is another one.
+const DefinitionChanged = "definition changed"
 
 // upstreamChanged is the reason of what is rebuilt although its own definition is the same.
 const upstreamChanged = "upstream changed"
