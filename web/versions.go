@@ -145,8 +145,13 @@ func (s *Site) inspect(r *http.Request, caller authz.Caller, v *versionView) (er
 	if v.Hides = fault.Is(err, fault.Forbidden); v.Hides {
 		return nil
 	}
-	v.Diff = &diff
-	return err
+	if err != nil {
+		return err
+	}
+	compared := diffView{VersionDiff: diff}
+	compared.compareJobs()
+	v.Diff = &compared.VersionDiff
+	return nil
 }
 
 // may sets what the caller may do to the version as it is.
@@ -204,13 +209,7 @@ func (s *Site) versionDiff(w http.ResponseWriter, r *http.Request, caller authz.
 		return err
 	}
 	v.Files = fileDiffs(v.Text)
-	var jobs [2]deploy.Definition
-	for i, number := range []int{int(with), n} {
-		if jobs[i], err = s.Deployer.Definition(ctx, caller, dag, number); err != nil {
-			return err
-		}
-	}
-	v.compareJobs(jobs[0].Jobs, jobs[1].Jobs)
+	v.compareJobs()
 
 	// Rows are compared one dataset at a time, and only where somebody asks: keys cost an engine.
 	if name := q.Get("rows"); name != "" {
@@ -230,24 +229,25 @@ func (s *Site) versionDiff(w http.ResponseWriter, r *http.Request, caller authz.
 		layout{Title: fmt.Sprintf("%s: v%d and v%d", dag, with, n), Tab: "dags", Caller: caller, View: v})
 }
 
-// compareJobs lists the jobs that only one side has, and those whose own definition changed.
-func (v *diffView) compareJobs(from, to []registry.JobView) {
-	has := func(jobs []registry.JobView, name string) bool {
-		return slices.ContainsFunc(jobs, func(j registry.JobView) bool { return j.Name == name })
-	}
-	for _, j := range to {
-		if !has(from, j.Name) {
-			v.Added = append(v.Added, j.Name)
+// compareJobs lists the jobs by how they differ, and says of each dataset that is swapped why its job made another one.
+func (v *diffView) compareJobs() {
+	why := map[string]string{}
+	for _, j := range v.Jobs {
+		switch j.Change {
+		case "added":
+			v.Added = append(v.Added, j.Job)
+		case "removed":
+			v.Removed = append(v.Removed, j.Job)
+		case "changed":
+			v.Changed = append(v.Changed, j.Job)
+			why[j.Job] = deploy.DefinitionChanged
+		default:
+			why[j.Job] = deploy.UpstreamChanged
 		}
 	}
-	for _, j := range from {
-		if !has(to, j.Name) {
-			v.Removed = append(v.Removed, j.Name)
-		}
-	}
-	for _, c := range v.Changes {
-		if c.Reason == deploy.DefinitionChanged && !slices.Contains(v.Changed, c.Job) {
-			v.Changed = append(v.Changed, c.Job)
+	for i, c := range v.Changes {
+		if reason, ok := why[c.Job]; ok && c.Action == deploy.SwapOnly {
+			v.Changes[i].Reason = reason
 		}
 	}
 }

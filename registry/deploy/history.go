@@ -170,6 +170,28 @@ type VersionDiff struct {
 	Records []int `json:"records,omitempty" doc:"Those of the two of which only the record is left, past the version retention: their texts are compared, but not their datasets"`
 
 	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers would notice of it, by what each promised once it was built"`
+
+	Jobs []JobChange `json:"jobs,omitempty" doc:"Jobs that differ, in the order of their names"`
+}
+
+// JobChange says how a job differs between two versions.
+type JobChange struct {
+	Job    string `json:"job"`
+	Change string `json:"change" enum:"added,removed,changed,upstream" doc:"changed: its own definition; upstream: only what it reads"`
+}
+
+// jobChanges compares the jobs of two versions.
+func jobChanges(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions [2]uuid.UUID) ([]JobChange, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT coalesce(a.name, b.name), CASE WHEN a.name IS NULL THEN 'added' WHEN b.name IS NULL THEN 'removed'
+			WHEN a.config_hash <> b.config_hash THEN 'changed' ELSE 'upstream' END
+		FROM (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $2) a
+		FULL JOIN (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $3) b ON b.name = a.name
+		WHERE a.origin_job_id IS DISTINCT FROM b.origin_job_id ORDER BY 1`, org, versions[0], versions[1])
+	if err != nil {
+		return nil, fmt.Errorf("compare jobs: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[JobChange])
 }
 
 // DiffVersions compares two versions: their texts, and their datasets, by the same function that plans a deploy.
@@ -215,6 +237,9 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
 		}
 		var err error
+		if diff.Jobs, err = jobChanges(ctx, tx, caller.OrgID, ids); err != nil {
+			return err
+		}
 		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
 		return err
 	})

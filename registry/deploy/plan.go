@@ -100,14 +100,14 @@ func replace(live, next planned) (action, reason string) {
 	case live.epoch != next.epoch && next.continues == nil:
 		return action, "forced"
 	}
-	return action, upstreamChanged
+	return action, UpstreamChanged
 }
 
 // DefinitionChanged is the reason of what is rebuilt because its own definition is another one.
 const DefinitionChanged = "definition changed"
 
-// upstreamChanged is the reason of what is rebuilt although its own definition is the same.
-const upstreamChanged = "upstream changed"
+// UpstreamChanged is the reason of what is rebuilt although its own definition is the same.
+const UpstreamChanged = "upstream changed"
 
 // noteColumns says which columns the jobs that are reused read of inputs that get another generation, and which jobs
 // are rebuilt because their checks read other columns than before.
@@ -119,7 +119,7 @@ func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
 	for i := range changes {
 		c := &changes[i]
 		reads := d.definitions.ColumnsRead(c.Job)
-		if reads == nil || c.Action != Reuse && c.Reason != upstreamChanged {
+		if reads == nil || c.Action != Reuse && c.Reason != UpstreamChanged {
 			continue
 		}
 
