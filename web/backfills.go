@@ -97,8 +97,8 @@ func (s *Site) askBackfill(r *http.Request, caller authz.Caller) (q question, er
 		Effects: []string{existing[request.Existing], propagate[request.Propagate]},
 		Action:  dagPath(dag, "backfill"), Button: "Start with " + count(int64(dry.Pending), "task"),
 		Back: dagPath(dag, "backfills"),
-		Command: fmt.Sprintf("dagctl backfill %s/%s --from %s --to %s --existing %s --propagate %s --concurrency %d", dag,
-			request.Job, request.From, request.To, request.Existing, request.Propagate, request.Concurrency)}
+		Command: fmt.Sprintf("dagctl backfill %s/%s --from %s --to %s --existing %s --propagate %s --concurrency %d",
+			dag, request.Job, request.From, request.To, request.Existing, request.Propagate, request.Concurrency)}
 	for _, name := range []string{"job", "from", "existing", "propagate", "concurrency"} {
 		q.view.Hidden = append(q.view.Hidden, hiddenField{name, r.FormValue(name)})
 	}
@@ -137,7 +137,8 @@ func (s *Site) askCancelBackfill(r *http.Request, caller authz.Caller) (q questi
 
 	q.title = fmt.Sprintf("Cancel the backfill of %s/%s", dag, b.Job)
 	q.view = confirmView{Says: fmt.Sprintf("It makes no more tasks of the partitions from %s to %s.", b.From, b.To),
-		Effects: []string{fmt.Sprintf("Partitions without a task, which are not computed: %s.", number(int64(b.Pending))),
+		Effects: []string{
+			fmt.Sprintf("Partitions without a task, which are not computed: %s.", number(int64(b.Pending))),
 			fmt.Sprintf("Tasks that are open, and go on: %s.", number(int64(b.Open))),
 			fmt.Sprintf("Partitions that are done, and stay: %s.", number(int64(b.Done)))},
 		Action: dagPath(dag, "backfills", id, "cancel"), Danger: true, Button: "Cancel the backfill",

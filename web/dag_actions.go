@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -250,8 +249,8 @@ func (s *Site) askAbandon(r *http.Request, caller authz.Caller) (q question, err
 		Effects: []string{
 			fmt.Sprintf("Tasks that are canceled, but for those that the version that serves wants, too: %s.",
 				number(b.Open()+b.Dead)),
-			fmt.Sprintf("Tasks that are done: %s. What they made stays, and deploying the same document goes on from there.",
-				number(b.Completed)),
+			fmt.Sprintf("Tasks that are done: %s. What they made stays, and deploying the same document goes on "+
+				"from there.", number(b.Completed)),
 		},
 		Action: dagPath(dag, "abandon"), Hidden: []hiddenField{{"version", strconv.Itoa(n)}}, Typed: dag, Danger: true,
 		Button: fmt.Sprintf("Abandon v%d", n), Back: dagPath(dag), Command: "dagctl abandon " + dag}
@@ -273,7 +272,8 @@ func (s *Site) askDelete(r *http.Request, caller authz.Caller) (q question, err 
 		return q, err
 	}
 
-	table := effectTable{Title: "Datasets that go", Numbers: 2, Head: []string{"Dataset", "Read by", "Partitions", "Size"}}
+	table := effectTable{Title: "Datasets that go", Numbers: 2,
+		Head: []string{"Dataset", "Read by", "Partitions", "Size"}}
 	for _, d := range plan.Datasets[:min(len(plan.Datasets), pageSize)] {
 		table.Rows = append(table.Rows, []string{d.Name, strings.Join(d.Consumers, ", "), number(d.Partitions),
 			Size(d.Bytes)})
@@ -285,8 +285,8 @@ func (s *Site) askDelete(r *http.Request, caller authz.Caller) (q question, err 
 			fmt.Sprintf("Open tasks that are canceled: %s.", number(int64(plan.OpenTasks))),
 			fmt.Sprintf("Its data stays stored until %s UTC: until then a rollback brings all of it back.",
 				stamp(plan.KeptUntil))}, says...),
-		Agree: boxes, Action: dagPath(dag, "delete"), Typed: dag, Danger: true, Button: "Delete the DAG", Back: dagPath(dag),
-		Command: "dagctl delete " + dag}
+		Agree: boxes, Action: dagPath(dag, "delete"), Typed: dag, Danger: true, Button: "Delete the DAG",
+		Back: dagPath(dag), Command: "dagctl delete " + dag}
 	if plan.Building > 0 {
 		q.view.Effects = append(q.view.Effects, fmt.Sprintf("The build of v%d is abandoned.", plan.Building))
 	}
@@ -311,7 +311,8 @@ func (s *Site) askPin(r *http.Request, caller authz.Caller) (q question, err err
 	}
 
 	q.title = fmt.Sprintf("Pin v%d of %s", n, dag)
-	q.view = confirmView{Says: "Garbage collection leaves the data of this version, so that going back to it stays instant.",
+	q.view = confirmView{
+		Says:   "Garbage collection leaves the data of this version, so that going back to it stays instant.",
 		Fields: []askedField{{Label: "Reason", Name: "reason", Placeholder: "before the migration"}},
 		Action: dagPath(dag, "versions", n, "pin"), Button: fmt.Sprintf("Pin v%d", n),
 		Back: dagPath(dag, "versions", n), Command: fmt.Sprintf("dagctl pin %s v%d", dag, n)}
@@ -363,6 +364,7 @@ func (s *Site) askPause(r *http.Request, caller authz.Caller) (q question, err e
 	if err != nil {
 		return q, err
 	}
+
 	q.title = "Pause " + dag
 	q.view = confirmView{Says: "None of its tasks begins until it is resumed, also across deploys and rollbacks.",
 		Effects: []string{fmt.Sprintf("Running tasks, which finish: %s.", number(detail.Tasks.Running)),
@@ -429,8 +431,8 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 	}
 
 	q.title = "Rematerialize " + name
-	q.view = confirmView{Says: "It and everything downstream of it in its DAG is computed anew as a new version, beside " +
-		"what serves, which stays until that is ready.",
+	q.view = confirmView{Says: "It and everything downstream of it in its DAG is computed anew as a new version, " +
+		"beside what serves, which stays until that is ready.",
 		Action: dagPath(dag, "rematerialize"), Hidden: []hiddenField{{"dataset", name}}, Button: "Rematerialize",
 		Back: dagPath(dag), Command: "dagctl rematerialize " + name}
 	for _, m := range dry {
@@ -462,17 +464,18 @@ func (s *Site) askInvalidate(r *http.Request, caller authz.Caller) (q question, 
 	}
 
 	q.title = "Invalidate " + name
-	q.view = confirmView{Says: "Everything that was made from its partitions, directly or not, is computed again in place.",
+	q.view = confirmView{
+		Says: "Everything that was made from its partitions, directly or not, is computed again in place.",
 		Effects: []string{fmt.Sprintf("It has %s. Name a first and a last one to invalidate only these.",
 			count(dataset.Partitions, "partition"))},
-		Fields: []askedField{{Label: "First partition", Name: "from", Value: r.FormValue("from"), Placeholder: "the first"},
+		Fields: []askedField{
+			{Label: "First partition", Name: "from", Value: r.FormValue("from"), Placeholder: "the first"},
 			{Label: "Last partition", Name: "to", Value: r.FormValue("to"), Placeholder: "the last"}},
-		Action: dagPath(dag, "invalidate"), Hidden: []hiddenField{{"dataset", name}}, Button: "Invalidate", Danger: true,
-		Back: dagPath(dag), Command: "dagctl invalidate " + name}
+		Action: dagPath(dag, "invalidate"), Hidden: []hiddenField{{"dataset", name}}, Button: "Invalidate",
+		Danger: true, Back: dagPath(dag), Command: "dagctl invalidate " + name}
 	q.do = func(f form) error {
-		_, err := s.Dispatcher.Invalidate(r.Context(), caller, name,
-			dispatcher.InvalidateRequest{From: f.Get("from"), To: f.Get("to"), Reason: cmp.Or(f.Get("reason"), "manual")},
-			clock.Now())
+		request := dispatcher.InvalidateRequest{From: f.Get("from"), To: f.Get("to"), Reason: "manual"}
+		_, err := s.Dispatcher.Invalidate(r.Context(), caller, name, request, clock.Now())
 		return err
 	}
 	return q, nil

@@ -93,6 +93,7 @@ func (s *Site) previous(r *http.Request, caller authz.Caller, detail views.DAGDe
 	if err != nil {
 		return 0, err
 	}
+
 	from := servedBefore(active)
 	if from == 0 {
 		return 0, nil

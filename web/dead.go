@@ -82,9 +82,11 @@ func (s *Site) askDead(verb string) func(*http.Request, authz.Caller) (question,
 // deadQuestion asks whether to apply a verb to a number of dead tasks.
 func deadQuestion(verb string, n int64) (title string, v confirmView) {
 	const which = " --dead --error-group GROUP"
+
 	if verb == control.VerbSkip {
 		return "Skip " + count(n, "dead task"), confirmView{
-			Says:   "They are given up: nothing computes their partitions until their inputs change. Builds go on without them.",
+			Says: "They are given up: nothing computes their partitions until their inputs change. " +
+				"Builds go on without them.",
 			Fields: []askedField{{Label: "Reason, which the audit log keeps", Name: "reason", Required: true}},
 			Button: "Skip " + count(n, "task"), Danger: true,
 			Command: "dagctl tasks skip" + which + " --reason REASON"}

@@ -200,8 +200,8 @@ func (s *Site) deploy(w http.ResponseWriter, r *http.Request, caller authz.Calle
 
 	base, err := strconv.ParseInt(f.Get("base"), 10, 32)
 	if err != nil || base < 0 {
-		return s.showPlan(w, r, caller, v, f, fault.New(fault.Invalid, "the form does not say what it was planned against").
-			WithHint("plan it again"))
+		err = fault.New(fault.Invalid, "the form does not say what it was planned against").WithHint("plan it again")
+		return s.showPlan(w, r, caller, v, f, err)
 	}
 	planned, activate, a := int(base), f.Get("when") != "promoted", agreed(f)
 	request.Base, request.Activate, request.SourceRef = &planned, &activate, f.Get("source_ref")
@@ -256,7 +256,8 @@ func (f form) request() (registry.DeployRequest, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		if !ok {
-			return request, fault.New(fault.Invalid, "%q is not a variable", line).WithHint("write NAME=VALUE, one a line")
+			return request, fault.New(fault.Invalid, "%q is not a variable", line).
+				WithHint("write NAME=VALUE, one a line")
 		}
 		if request.Vars == nil {
 			request.Vars = map[string]string{}
@@ -359,8 +360,8 @@ func estimatedSize(bytes int64) string {
 func meeting(m *registry.Meeting) string {
 	switch m.Outcome {
 	case deploy.BuildPassed:
-		return fmt.Sprintf("v%d is %s. This rebuilds nothing, so it passes; v%d goes on on top of it.", m.Version, m.Status,
-			m.Version)
+		return fmt.Sprintf("v%d is %s. This rebuilds nothing, so it passes; v%d goes on on top of it.", m.Version,
+			m.Status, m.Version)
 	case deploy.BuildSuperseded:
 		return fmt.Sprintf("v%d is %s. This abandons it, and keeps what it built.", m.Version, m.Status)
 	}

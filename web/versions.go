@@ -63,7 +63,8 @@ func (s *Site) version(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err != nil {
 		return err
 	}
-	v := versionView{Inspects: caller.May(authz.Inspect, authz.OnDAG(dag)), MayPlan: caller.May(authz.Plan, authz.OnDAG(dag))}
+	on := authz.OnDAG(dag)
+	v := versionView{Inspects: caller.May(authz.Inspect, on), MayPlan: caller.May(authz.Plan, on)}
 	if v.PastVersion, err = s.past(r, caller, dag, n); err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -56,7 +58,8 @@ func TestThePagesOfVersions(t *testing.T) {
 
 	page := w.page(t, writer, "/dags/readings")
 	requireAccessible(t, page, "/dags/readings")
-	require.Subset(t, buttons(page), []string{"Promote v2", "Abandon v2", "Plan a change", "Backfill", "Pause", "Delete"})
+	require.Subset(t, buttons(page), []string{"Promote v2", "Abandon v2", "Plan a change", "Backfill", "Pause",
+		"Delete"})
 	require.NotContains(t, text(page), "Roll back", "nothing served before")
 
 	version := w.page(t, writer, "/dags/readings/versions/2")
@@ -94,8 +97,9 @@ func TestThePagesOfVersions(t *testing.T) {
 	}
 
 	for path, status := range map[string]int{"/dags/readings/versions/9": 404, "/dags/readings/versions/x": 404,
-		"/dags/nope/versions/1": 404, "/dags/readings/versions/2/diff": 422, "/dags/readings/versions/2/diff?with=9": 404,
-		"/dags/readings?before=x": 422, "/dags/readings/backfills?before=x": 422, "/dags/readings/plan?version=0": 422} {
+		"/dags/nope/versions/1": 404, "/dags/readings/versions/2/diff": 422,
+		"/dags/readings/versions/2/diff?with=9": 404, "/dags/readings?before=x": 422,
+		"/dags/readings/backfills?before=x": 422, "/dags/readings/plan?version=0": 422} {
 		got, _ := w.send(t, admin, http.MethodGet, path, "", nil)
 		require.Equal(t, status, got, path)
 	}
@@ -159,13 +163,14 @@ func TestVersionsArePromotedAndRolledBackByForms(t *testing.T) {
 	require.Equal(t, []string{"daily_highest", "is swapped", "2", "4", "2", "2"}, rows(back, 0)[0])
 	status, _ = w.postAs(t, writer, "/dags/readings/versions/1/rollback", url.Values{"from": {"2"}})
 	require.Equal(t, http.StatusUnprocessableEntity, status)
-	status, _ = w.postAs(t, writer, "/dags/readings/versions/1/rollback", url.Values{"from": {"2"}, "typed": {"readings"}})
+	status, _ = w.postAs(t, writer, "/dags/readings/versions/1/rollback", url.Values{"from": {"2"},
+		"typed": {"readings"}})
 	require.Equal(t, http.StatusSeeOther, status)
 	require.Contains(t, text(w.page(t, writer, "/dags/readings")), "Active v1")
 
 	// What is over cannot be promoted, and what serves cannot be gone back to.
-	for _, path := range []string{"/dags/readings/versions/1/rollback", "/dags/readings/abandon", "/dags/readings/resume",
-		"/dags/readings/versions/1/unpin"} {
+	for _, path := range []string{"/dags/readings/versions/1/rollback", "/dags/readings/abandon",
+		"/dags/readings/resume", "/dags/readings/versions/1/unpin"} {
 		status, body := w.send(t, writer, http.MethodGet, path, "", nil)
 		require.Equal(t, http.StatusConflict, status, body)
 	}
@@ -207,7 +212,8 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	eventually(t, "v3 serves", func() (bool, error) {
 		return strings.Contains(text(w.page(t, writer, "/dags/readings")), "Active v3"), nil
 	})
-	do("/dags/readings/invalidate?dataset=daily_highest", url.Values{"dataset": {"daily_highest"}, "from": {"2026-01-02"}})
+	do("/dags/readings/invalidate?dataset=daily_highest", url.Values{"dataset": {"daily_highest"},
+		"from": {"2026-01-02"}})
 	for _, name := range []string{"nope", ""} {
 		status, _ := w.send(t, writer, http.MethodGet, "/dags/readings/invalidate?dataset="+name, "", nil)
 		require.Equal(t, http.StatusNotFound, status)
@@ -263,8 +269,9 @@ func TestThePageOfAPlan(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, status)
 
 	// Files that the document names have fields of their own. One that was chosen in a browser has no folder.
-	named := strings.Replace(readingsDAG, `query: "SELECT station, max(celsius) AS highest FROM landing GROUP BY station ORDER BY station"`,
-		`query_file: sql/daily.sql`, 1)
+	before, after, _ := strings.Cut(readingsDAG, `query: "SELECT`)
+	_, after, _ = strings.Cut(after, `"`)
+	named := before + "query_file: sql/daily.sql" + after
 	status, page = w.postAs(t, writer, "/dags/readings/plan", url.Values{"yaml": {named}})
 	require.Equal(t, http.StatusUnprocessableEntity, status)
 	require.Contains(t, text(page), "sql/daily.sql")
@@ -296,8 +303,8 @@ func TestThePageOfBackfills(t *testing.T) {
 	requireAccessible(t, asked, "backfill")
 	require.Contains(t, text(asked), "2 partitions from 2026-01-01 to 2026-01-02 would be computed, 2 at once")
 	var dry control.Backfill
-	require.NoError(t, w.as(writer).Post(t.Context(), "/v1/dags/readings/backfills", control.BackfillRequest{Job: "daily",
-		From: "2026-01-01", To: "2026-01-02", Existing: "all", DryRun: true}, &dry))
+	require.NoError(t, w.as(writer).Post(t.Context(), "/v1/dags/readings/backfills", control.BackfillRequest{
+		Job: "daily", From: "2026-01-01", To: "2026-01-02", Existing: "all", DryRun: true}, &dry))
 	require.Equal(t, 2, dry.Pending)
 	require.Empty(t, rowsOf(w.page(t, writer, "/dags/readings/backfills")), "a dry run starts nothing")
 	require.Contains(t, must(t, w.env(t, writer), "backfill", "readings/daily", "--from", "2026-01-01", "--to",
@@ -402,11 +409,33 @@ func TestAChangeIsDeployedByKeyboard(t *testing.T) {
 	require.Contains(t, b.Text(".facts"), "v1")
 }
 
+// Files that somebody chooses fill the fields that they belong to.
+func TestADocumentIsChosenInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withBaseURL)
+	dir := t.TempDir()
+	before, after, _ := strings.Cut(readingsDAG, `query: "SELECT`)
+	_, after, _ = strings.Cut(after, `"`)
+	file := writeDAG(t, dir, "x", before+"query_file: sql/daily.sql"+after)
+	query := filepath.Join(dir, "daily.sql")
+	require.NoError(t, os.WriteFile(query, []byte("SELECT station, 1.5 AS highest FROM landing"), 0o600))
+
+	b := w.openAs(t, "ada@example.com", authz.RoleWriter)
+	b.Open(w.url + "/plan")
+	b.Run("choose files", chromedp.SetUploadFiles("input[type=file]", []string{file, query}, chromedp.ByQuery))
+	b.Run("wait for the file's field", chromedp.WaitVisible(`textarea[name="file:daily.sql"]`, chromedp.ByQuery))
+	b.Enter(".document button")
+	require.Equal(t, "Plan readings", b.Text("h1"))
+	require.True(t, exists(b, `textarea[name="file:sql/daily.sql"]`))
+	require.Contains(t, b.Text("#changes + .scroll"), "create")
+}
+
 // openAs starts a browser and signs a new user in by a link.
 func (w *world) openAs(t *testing.T, email string, role authz.Role) *testbrowser.Browser {
 	t.Helper()
 	b := testbrowser.Start(t)
 	b.Open(w.linkOf(t, email, role))
 	b.Enter("main form button")
+	require.Equal(t, w.url+"/dags", b.URL())
 	return b
 }

@@ -205,8 +205,8 @@ func (e *explainer) all(ctx context.Context, job *registry.Job, w *Why) (err err
 	return err
 }
 
-// VersionWhy explains why a version does not serve yet: what its build waits for, or how it failed. There are no reasons
-// where it serves, or is over. It returns NotFound where the DAG has no such version.
+// VersionWhy explains why a version does not serve yet: what its build waits for, or how it failed. There are no
+// reasons where it serves, or is over. It returns NotFound where the DAG has no such version.
 func (y *Explainer) VersionWhy(
 	ctx context.Context, caller authz.Caller, dagName string, number int, now time.Time,
 ) (Why, error) {
@@ -214,6 +214,7 @@ func (y *Explainer) VersionWhy(
 	if err != nil {
 		return Why{}, err
 	}
+
 	w, err := y.explain(ctx, caller, now, func(ctx context.Context, e *explainer, w *Why) (err error) {
 		w.DAG, w.State, w.Reasons = dagName, string(version.Status), []Reason{}
 		switch version.Status {
@@ -222,7 +223,8 @@ func (y *Explainer) VersionWhy(
 			r, err = e.build(ctx, version.Version)
 			w.Reasons = append(w.Reasons, r)
 		case registry.Failed:
-			w.Reasons = append(w.Reasons, Reason{Code: whyBuildFailed, Version: number, Error: version.Error})
+			failed := Reason{Code: whyBuildFailed, Version: number, Error: version.Error}
+			w.Reasons = append(w.Reasons, failed)
 		}
 		return err
 	})
