@@ -47,7 +47,8 @@ func (w *world) listen() *server {
 	graphs, err := lineage.New(w.asked, w.registry)
 	require.NoError(w.t, err)
 	graphs.AddRoutes(api)
-	site, err := web.New(web.Config{Registry: w.registry, Dispatcher: w.d, Query: w.query, Lineage: graphs})
+	site, err := web.New(web.Config{Registry: w.registry, Deployer: deploy.New(w.registry), Dispatcher: w.d,
+		Query: w.query, Lineage: graphs})
 	require.NoError(w.t, err)
 
 	site.AddRoutes(api)

@@ -13,9 +13,11 @@ import (
 type confirmView struct {
 	Says    string        // what would happen
 	Effects []string      // one by one
+	Tables  []effectTable // what does not fit into a sentence
 	Action  string        // address of the form
 	Hidden  []hiddenField // what the form sends besides
 	Fields  []askedField  // what the person may say about it
+	Agree   []agreedBox   // what the person has to agree to
 	Typed   string        // has to be typed before it is done; empty where a click is enough
 	Button  string
 	Danger  bool // it takes something away
@@ -33,6 +35,21 @@ type askedField struct {
 	Label, Name, Value, Placeholder string
 	Required                        bool
 	Area                            bool // it has several lines
+}
+
+// agreedBox is a box to tick.
+type agreedBox struct {
+	Label, Name string
+	Ticked      bool
+}
+
+// effectTable shows what an action does to many things. The cells of the first column name them; those from the
+// column Numbers on are numbers.
+type effectTable struct {
+	Title   string
+	Head    []string
+	Numbers int
+	Rows    [][]string
 }
 
 // confirm shows the page of an action, with what was wrong with the form that was sent; wrong is nil on GET.
@@ -53,4 +70,56 @@ func (v confirmView) typed(f form) error {
 		return fault.New(fault.Invalid, "the text typed is not %q", v.Typed).WithHint("type it to confirm")
 	}
 	return nil
+}
+
+// filled returns the page with what a form that was refused has in its fields.
+func (v confirmView) filled(f form) confirmView {
+	fields, boxes := append([]askedField{}, v.Fields...), append([]agreedBox{}, v.Agree...)
+	for i := range fields {
+		fields[i].Value = f.Get(fields[i].Name)
+	}
+	for i := range boxes {
+		boxes[i].Ticked = f.Has(boxes[i].Name)
+	}
+	v.Fields, v.Agree = fields, boxes
+	return v
+}
+
+// question is the page of an action before it is done, and how it is done.
+type question struct {
+	title string
+	view  confirmView
+	do    func(f form) error
+}
+
+// action adds the two routes of an action: GET asks, POST does it and goes back to where the person was. What ask finds
+// out is found out again on POST, so that what has become impossible meanwhile is refused.
+func (s *Site) action(api *authz.API, rule authz.Rule, path, tab string,
+	ask func(r *http.Request, caller authz.Caller) (question, error)) {
+	api.HandlePage(rule, "GET "+path, func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+		q, err := ask(r, caller)
+		if err != nil {
+			return err
+		}
+		return confirm(w, caller, tab, q.title, nil, q.view)
+	})
+
+	api.HandlePage(rule, "POST "+path, func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+		f, err := readForm(r)
+		if err != nil {
+			return err
+		}
+		q, err := ask(r, caller)
+		if err != nil {
+			return err
+		}
+		if err = q.view.typed(f); err == nil {
+			err = q.do(f)
+		}
+		if err != nil {
+			return confirm(w, caller, tab, q.title, err, q.view.filled(f))
+		}
+		http.Redirect(w, r, q.view.Back, http.StatusSeeOther)
+		return nil
+	})
 }

@@ -2,10 +2,12 @@ package web
 
 import (
 	"net/http"
+	"strconv"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // pageSize is how many rows a page shows.
@@ -28,11 +30,20 @@ func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Caller: caller, View: v})
 }
 
+// dagView is the page of a DAG.
 type dagView struct {
 	views.DAGDetail
 	Graph    graph
-	Versions []registry.Version
+	Versions []deploy.PastVersion
+	Older    int      // the next page of versions begins before this one; 0 on the last page
+	Datasets []string // that the DAG makes and the caller may read, for what one does to one of them
+	Previous int      // the version that served before the active one; 0: none, or it cannot serve again
+
+	MayPlan, MayDeploy, MayOperate, MayInspect bool
 }
+
+// versionsShown is how many versions the page of a DAG lists.
+const versionsShown = 25
 
 func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	name := r.PathValue("dag")
@@ -40,10 +51,56 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	if err != nil {
 		return err
 	}
-	versions, err := s.Registry.Versions(r.Context(), caller, name, 0, 50)
+	before := 0
+	if text := r.URL.Query().Get("before"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 1 {
+			return fault.New(fault.Invalid, "`before` is not the number of a version")
+		}
+		before = int(n)
+	}
+	versions, err := s.Deployer.History(r.Context(), caller, name, before, versionsShown+1)
 	if err != nil {
 		return err
 	}
-	v := dagView{DAGDetail: detail, Graph: draw(name, detail.Jobs), Versions: versions}
+
+	on := authz.OnDAG(name)
+	v := dagView{DAGDetail: detail, Graph: draw(name, detail.Jobs), Versions: versions,
+		MayPlan: caller.May(authz.Plan, on), MayDeploy: caller.May(authz.Deploy, on),
+		MayOperate: caller.May(authz.Operate, on), MayInspect: caller.May(authz.Inspect, on)}
+	if len(versions) > versionsShown {
+		v.Versions, v.Older = versions[:versionsShown], versions[versionsShown-1].Number
+	}
+	for _, job := range detail.Jobs {
+		for _, out := range job.Outputs {
+			if out.Dataset != "" {
+				v.Datasets = append(v.Datasets, out.Dataset)
+			}
+		}
+	}
+	if v.Previous, err = s.previous(r, caller, detail); err != nil {
+		return err
+	}
 	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Caller: caller, View: v})
+}
+
+// previous returns the version that a DAG can be rolled back to at once; 0 if there is none.
+func (s *Site) previous(r *http.Request, caller authz.Caller, detail views.DAGDetail) (int, error) {
+	if detail.Active == nil || !caller.May(authz.Deploy, authz.OnDAG(detail.Name)) {
+		return 0, nil
+	}
+	active, err := s.past(r, caller, detail.Name, detail.Active.Number)
+	if err != nil {
+		return 0, err
+	}
+
+	from := servedBefore(active)
+	if from == 0 {
+		return 0, nil
+	}
+	was, err := s.past(r, caller, detail.Name, from)
+	if fault.Is(err, fault.NotFound) || err == nil && (was.Purged || was.ShrunkAt != nil) {
+		return 0, nil
+	}
+	return from, err
 }

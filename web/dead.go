@@ -41,32 +41,57 @@ func (s *Site) dead(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	return render(w, http.StatusOK, "dead.html", layout{Title: "Dead letters", Tab: "dead", Caller: caller, View: v})
 }
 
-// actOnDead starts a bulk action on the dead tasks of one error group and redirects to the page it came from.
-func (s *Site) actOnDead(verb string) func(http.ResponseWriter, *http.Request, authz.Caller) error {
-	return func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-		f, err := readForm(r)
-		if err != nil {
-			return err
+// askDead counts the dead tasks of an error group, and asks whether to apply a verb to them.
+func (s *Site) askDead(verb string) func(*http.Request, authz.Caller) (question, error) {
+	return func(r *http.Request, caller authz.Caller) (q question, err error) {
+		if err := r.ParseForm(); err != nil {
+			return q, fault.New(fault.Invalid, "the form cannot be read: %w", err)
 		}
-		request := control.BulkRequest{Filter: deadSelection(f.Values)}
+		request := control.BulkRequest{Filter: deadSelection(r.Form), DryRun: true}
 		if request.Filter.ErrorGroup == "" {
-			return fault.New(fault.Invalid, "the form names no error group").WithHint("use the buttons on the page")
+			return q, fault.New(fault.Invalid, "the form names no error group").WithHint("use the buttons on the page")
 		}
-
-		if verb == "skip" {
-			request.Reason = f.Get("reason")
+		if verb == control.VerbSkip {
+			request.Reason = "counting"
 		}
-		if _, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now()); err != nil {
-			return err
+		matched, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
+		if err != nil {
+			return q, err
 		}
 
 		back := url.Values{}
 		for _, name := range []string{"dag", "job"} {
-			if value := f.Get(name); value != "" {
+			if value := r.FormValue(name); value != "" {
 				back.Set(name, value)
 			}
 		}
-		http.Redirect(w, r, "/dead?"+back.Encode(), http.StatusSeeOther)
-		return nil
+		q.title, q.view = deadQuestion(verb, matched.Matched)
+		q.view.Action, q.view.Back = "/dead/"+verb, "/dead?"+back.Encode()
+		for _, name := range []string{"error_group", "dag", "job"} {
+			q.view.Hidden = append(q.view.Hidden, hiddenField{name, r.FormValue(name)})
+		}
+		q.do = func(f form) error {
+			request.DryRun, request.Reason = false, f.Get("reason")
+			_, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
+			return err
+		}
+		return q, nil
 	}
+}
+
+// deadQuestion asks whether to apply a verb to a number of dead tasks.
+func deadQuestion(verb string, n int64) (title string, v confirmView) {
+	const which = " --dead --error-group GROUP"
+
+	if verb == control.VerbSkip {
+		return "Skip " + count(n, "dead task"), confirmView{
+			Says: "They are given up: nothing computes their partitions until their inputs change. " +
+				"Builds go on without them.",
+			Fields: []askedField{{Label: "Reason, which the audit log keeps", Name: "reason", Required: true}},
+			Button: "Skip " + count(n, "task"), Danger: true,
+			Command: "dagctl tasks skip" + which + " --reason REASON"}
+	}
+	return "Retry " + count(n, "dead task"), confirmView{
+		Says:   "Each is queued again with all its attempts. What fails again is back on the page of dead letters.",
+		Button: "Retry " + count(n, "task"), Command: "dagctl tasks retry" + which}
 }

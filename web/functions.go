@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // functions are the functions that templates may call; all of them format values.
@@ -22,6 +23,12 @@ var functions = template.FuncMap{
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
 	"changes": Changes, "jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
 	"sourcePath": sourcePath, "tasksOf": tasksOf, "bulksOf": bulksOf, "checksOf": checksOf, "took": took,
+	"dagPath": dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,
+	"estimatedSize": estimatedSize, "meeting": meeting, "number64": func(n int) string { return number(int64(n)) },
+	"differs": func(action string) bool {
+		return action != deploy.Reuse && action != deploy.Create && action != deploy.Remove
+	},
+	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
 }
 
 // stamp formats a time as logs have it.

@@ -28,6 +28,7 @@ import (
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/tasklogs"
 	"github.com/dagctl/dagctl/timers"
 )
@@ -38,6 +39,7 @@ var files embed.FS
 // Config has the slices that the pages read.
 type Config struct {
 	Registry   *registry.Registry
+	Deployer   *deploy.Deployer
 	Dispatcher *service.Service
 	Query      *query.Query
 	Lineage    *lineage.Lineage
@@ -52,8 +54,9 @@ type Site struct {
 
 // New validates the config.
 func New(c Config) (*Site, error) {
-	if c.Registry == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil || c.Timers == nil {
-		return nil, errors.New("web: registry, dispatcher, query, lineage and timers are needed")
+	if c.Registry == nil || c.Deployer == nil || c.Dispatcher == nil || c.Query == nil || c.Lineage == nil ||
+		c.Timers == nil {
+		return nil, errors.New("web: registry, deployer, dispatcher, query, lineage and timers are needed")
 	}
 	return &Site{c}, nil
 }
@@ -63,12 +66,16 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /{$}", s.home)
 	api.HandlePage(authz.Reader, "GET /dags", s.dags)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}", s.dag)
+	s.addVersionPages(api)
+	s.addPlanPages(api)
+	s.addDAGActions(api)
+	s.addBackfillPages(api)
 	api.HandlePage(authz.Reader, "GET /tasks", s.tasks)
 	api.HandlePage(authz.Reader, "GET /tasks/{id}", s.task)
 	s.addJobRoutes(api)
 	api.HandlePage(authz.Reader, "GET /dead", s.dead)
-	api.HandlePage(authz.To(authz.Operate, authz.InBody), "POST /dead/retry", s.actOnDead("retry"))
-	api.HandlePage(authz.To(authz.Operate, authz.InBody), "POST /dead/skip", s.actOnDead("skip"))
+	s.action(api, authz.To(authz.Operate, authz.InBody), "/dead/retry", "dead", s.askDead("retry"))
+	s.action(api, authz.To(authz.Operate, authz.InBody), "/dead/skip", "dead", s.askDead("skip"))
 	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 

@@ -95,7 +95,9 @@ func FirstLink(ctx context.Context, owner *pgxpool.Pool, org authz.Org, email, b
 
 // linkPage asks a person to confirm: programs that look at links in mails must not use them up.
 func (id *Identity) linkPage(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-	w.Header().Set("Referrer-Policy", "no-referrer")
+	// The address has the token, which no referrer may carry on; a browser that sent none would not send the form's
+	// origin either.
+	w.Header().Set("Referrer-Policy", "strict-origin")
 	return id.render(w, authz.Caller{}, "link.html", "Sign in", map[string]any{"Token": r.URL.Query().Get("token")})
 }
 

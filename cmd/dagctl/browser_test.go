@@ -25,11 +25,17 @@ type browser struct {
 // signedIn signs a new user in by a one-time link.
 func (w *world) signedIn(t *testing.T, email string, role authz.Role) *browser {
 	t.Helper()
+	return w.follow(t, w.linkOf(t, email, role))
+}
+
+// linkOf makes a new user, and returns a one-time link that signs in as that user.
+func (w *world) linkOf(t *testing.T, email string, role authz.Role) string {
+	t.Helper()
 	require.NoError(t, w.as(admin).Post(t.Context(), "/v1/users",
 		identity.NewUser{Email: email, Issuer: identity.Local, Role: role}, nil))
 	var link identity.Link
 	require.NoError(t, w.as(admin).Post(t.Context(), "/v1/users/"+email+"/link", struct{}{}, &link))
-	return w.follow(t, link.URL)
+	return link.URL
 }
 
 // follow signs a browser in by a link.

@@ -116,10 +116,15 @@ func TestDeadLettersPage(t *testing.T) {
 	require.Contains(t, text(page), "mailbox N is full")
 	require.Empty(t, all(w.page(t, reader, "/dead"), "table"), "a reader may not read what a job without datasets says")
 	group := ""
-	for _, input := range all(page, "input") {
-		if attribute(input, "name") == "error_group" {
-			group = attribute(input, "value")
+	for _, a := range withClass(page, "a", "button") {
+		if address, err := url.Parse(attribute(a, "href")); err == nil {
+			group = address.Query().Get("error_group")
 		}
+	}
+	for _, verb := range []string{"retry", "skip"} {
+		asked := w.page(t, writer, "/dead/"+verb+"?error_group="+group)
+		requireAccessible(t, asked, "/dead/"+verb)
+		require.Contains(t, text(all(asked, "h1")[0]), "2 dead tasks?", "it says how many first")
 	}
 	send := func(caller, path string, form url.Values) int {
 		status, _ := w.send(t, caller, http.MethodPost, path, "application/x-www-form-urlencoded",

@@ -32,11 +32,13 @@ type BackfillRequest struct {
 	Propagate string `json:"propagate,omitempty" enum:"none,once,each" doc:"Consumers follow each partition (each, the default), once at the end (once), or not at all (none)"`
 
 	Concurrency int `json:"concurrency,omitempty" minimum:"1" maximum:"1000" doc:"Tasks at once; default 4"`
+
+	DryRun bool `json:"dry_run,omitempty" doc:"Only count the partitions: pending in the answer, which has no id then"`
 }
 
 // Backfill is one tracked computation of a job's partitions.
 type Backfill struct {
-	ID          uuid.UUID  `json:"id"`
+	ID          uuid.UUID  `json:"id,omitzero" doc:"Absent after a dry run"`
 	DAG         string     `json:"dag"`
 	Job         string     `json:"job"`
 	From        string     `json:"from"`
@@ -44,7 +46,7 @@ type Backfill struct {
 	Existing    string     `json:"existing"`
 	Propagate   string     `json:"propagate"`
 	Concurrency int        `json:"concurrency"`
-	Status      string     `json:"status" enum:"Running,Completed,Failed,Canceled"`
+	Status      string     `json:"status" enum:"Running,Completed,Failed,Canceled" doc:"Empty after a dry run"`
 	CreatedBy   string     `json:"created_by"`
 	CreatedAt   time.Time  `json:"created_at"`
 	EndedAt     *time.Time `json:"ended_at,omitempty"`
@@ -62,7 +64,7 @@ type wantedPartition struct {
 }
 
 // StartBackfill begins to compute partitions of a job of the active version, a few at a time, after live work and
-// builds.
+// builds. A dry run begins nothing, and returns how many there are.
 func (ctl *Control) StartBackfill(
 	ctx context.Context, caller authz.Caller, dagName string, req BackfillRequest, now time.Time,
 ) (Backfill, error) {
@@ -86,6 +88,7 @@ func (ctl *Control) StartBackfill(
 		return Backfill{}, fmt.Errorf("backfill %s/%s: %w", dagName, req.Job, err)
 	}
 
+	var left []wantedPartition
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAGShared(ctx, tx, job.OrgID, job.DAG); err != nil {
 			return err
@@ -95,8 +98,7 @@ func (ctl *Control) StartBackfill(
 		} else if active.Origin != job.Origin {
 			return fault.New(fault.Conflict, "the job has just been changed").WithHint("try again")
 		}
-		left, err := leftToBackfill(ctx, tx, job, wanted, req.Existing)
-		if err != nil {
+		if left, err = leftToBackfill(ctx, tx, job, wanted, req.Existing); err != nil || req.DryRun {
 			return err
 		}
 		if err := insertBackfill(ctx, tx, caller, id, job, req, left, now); err != nil {
@@ -107,6 +109,11 @@ func (ctl *Control) StartBackfill(
 	})
 	if err != nil {
 		return Backfill{}, fmt.Errorf("backfill %s/%s: %w", dagName, req.Job, err)
+	}
+	if req.DryRun {
+		return Backfill{DAG: dagName, Job: req.Job, From: req.From, To: req.To, Existing: req.Existing,
+			Propagate: req.Propagate, Concurrency: req.Concurrency, CreatedBy: caller.Actor, CreatedAt: now,
+			Pending: len(left)}, nil
 	}
 	return ctl.Backfill(ctx, caller, dagName, id)
 }

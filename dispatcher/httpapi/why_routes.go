@@ -28,6 +28,15 @@ func (a *API) addWhyRoutes(api *authz.API) {
 	}, a.handleJobWhy)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
+		OperationID: "why-version", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}/why",
+		Tags:    []string{"dags"},
+		Summary: "Explain what the build of a version waits for", Description: whyDoc,
+	}, func(ctx context.Context, caller authz.Caller, in *versionInput) (*whyOutput, error) {
+		w, err := a.why.VersionWhy(ctx, caller, in.DAG, in.Version, clock.Now())
+		return &whyOutput{w}, err
+	})
+
+	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "why-dataset", Method: http.MethodGet, Path: "/v1/datasets/{name}/why", Tags: []string{"datasets"},
 		Summary: "Explain why a dataset makes no progress", Description: whyDoc,
 	}, a.handleDatasetWhy)

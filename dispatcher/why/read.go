@@ -205,6 +205,32 @@ func (e *explainer) all(ctx context.Context, job *registry.Job, w *Why) (err err
 	return err
 }
 
+// VersionWhy explains why a version does not serve yet: what its build waits for, or how it failed. There are no
+// reasons where it serves, or is over. It returns NotFound where the DAG has no such version.
+func (y *Explainer) VersionWhy(
+	ctx context.Context, caller authz.Caller, dagName string, number int, now time.Time,
+) (Why, error) {
+	version, err := y.registry.Version(ctx, caller, dagName, number)
+	if err != nil {
+		return Why{}, err
+	}
+
+	w, err := y.explain(ctx, caller, now, func(ctx context.Context, e *explainer, w *Why) (err error) {
+		w.DAG, w.State, w.Reasons = dagName, string(version.Status), []Reason{}
+		switch version.Status {
+		case registry.Building, registry.Ready:
+			var r Reason
+			r, err = e.build(ctx, version.Version)
+			w.Reasons = append(w.Reasons, r)
+		case registry.Failed:
+			failed := Reason{Code: whyBuildFailed, Version: number, Error: version.Error}
+			w.Reasons = append(w.Reasons, failed)
+		}
+		return err
+	})
+	return w, fault.Wrap(err, fmt.Sprintf("why %s v%d", dagName, number))
+}
+
 // jobNamed returns a job of the version that serves, else of the one being built, else of the one that failed.
 func (e *explainer) jobNamed(ctx context.Context, dagName, name string) (*registry.Job, error) {
 	d, err := e.d.registry.DAG(ctx, e.tx, e.caller, dagName)

@@ -22,45 +22,57 @@ import (
 // the swap is committed.
 func (dp *Deployer) Judge(
 	ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool,
-) (next contract.Contract, err error) {
+) (contract.Contract, error) {
 	if err := LockGraph(ctx, tx, b.OrgID); err != nil {
+		return contract.Contract{}, err
+	}
+	next, findings, err := dp.compare(ctx, tx, b, lost, back)
+	if err != nil {
 		return next, err
 	}
+	return next, contract.Refusal(findings, b.Consents)
+}
+
+// compare compares a version with the one that serves, as Judge says, and returns the version's contract and what
+// readers would find.
+func (dp *Deployer) compare(
+	ctx context.Context, tx pgx.Tx, b registry.Build, lost []registry.Removal, back bool,
+) (next contract.Contract, findings []contract.Finding, err error) {
 	var serves uuid.UUID
 	err = tx.QueryRow(ctx, `SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2`,
 		b.OrgID, b.DAG).Scan(&serves)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return next, fmt.Errorf("version of %s that serves: %w", b.DAG, err)
+		return next, nil, fmt.Errorf("version of %s that serves: %w", b.DAG, err)
 	}
 
 	live, err := dp.promises(ctx, tx, b.OrgID, serves, true)
 	if err != nil {
-		return next, err
+		return next, nil, err
 	}
 	if next, err = dp.promises(ctx, tx, b.OrgID, b.ID, false); err != nil {
-		return next, err
+		return next, nil, err
 	}
 	if back && len(next.Inputs) > 0 {
 		if err := refuseCycleBack(ctx, tx, b); err != nil {
-			return next, err
+			return next, nil, err
 		}
 	}
 	if cutsAnew(live, next) {
 		emptied, err := registry.EmptiedBy(ctx, tx, b.ID)
 		if err != nil {
-			return next, err
+			return next, nil, err
 		}
 		lost = slices.Concat(lost, emptied)
 	}
 	facts, err := dp.facts(ctx, tx, b, live, next, lost)
 	if err != nil {
-		return next, err
+		return next, nil, err
 	}
 	facts.Back = back
 	if err := dp.noteSources(ctx, tx, b, &next, &facts); err != nil {
-		return next, err
+		return next, nil, err
 	}
-	return next, contract.Refusal(contract.Compare(live, next, facts), b.Consents)
+	return next, contract.Compare(live, next, facts), nil
 }
 
 // cutsAnew reports whether a dataset of live is cut into other partitions in next.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -35,8 +36,37 @@ func (dp *Deployer) AddRoutes(api *authz.API) {
 		Summary: "Compare two versions: their text, and what going from one to the other does to each dataset",
 	}, dp.handleDiff)
 
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDAG), huma.Operation{
+		OperationID: "get-definition", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}/definition",
+		Tags:    []string{"dags"},
+		Summary: "Get the jobs of a version, and the files that its document names",
+	}, func(ctx context.Context, caller authz.Caller, in *versionPath) (*definitionOutput, error) {
+		found, err := dp.Definition(ctx, caller, in.DAG, in.Version)
+		return &definitionOutput{found}, err
+	})
+
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDAG), huma.Operation{
+		OperationID: "preview-swap", Method: http.MethodGet, Path: "/v1/dags/{dag}/versions/{version}/swap",
+		Tags:    []string{"dags"},
+		Summary: "Show what readers would see change if a version served now",
+		Description: "For a version that is being built or ready, a promotion; for one that served before, a " +
+			"rollback. Nothing is changed. 409 for any other version.",
+	}, func(ctx context.Context, caller authz.Caller, in *versionPath) (*swapOutput, error) {
+		preview, err := dp.PreviewSwap(ctx, caller, in.DAG, &in.Version, clock.Now())
+		return &swapOutput{preview}, err
+	})
+
 	dp.addRematerializeRoute(api)
 }
+
+type versionPath struct {
+	DAG     string `path:"dag" maxLength:"63"`
+	Version int    `path:"version" minimum:"1" maximum:"2147483647"`
+}
+
+type definitionOutput struct{ Body Definition }
+
+type swapOutput struct{ Body SwapPreview }
 
 type deployInput struct {
 	DAG  string `path:"dag" maxLength:"63"`

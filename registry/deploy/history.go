@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -169,6 +170,28 @@ type VersionDiff struct {
 	Records []int `json:"records,omitempty" doc:"Those of the two of which only the record is left, past the version retention: their texts are compared, but not their datasets"`
 
 	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers would notice of it, by what each promised once it was built"`
+
+	Jobs []JobChange `json:"jobs,omitempty" doc:"Jobs that differ, in the order of their names"`
+}
+
+// JobChange says how a job differs between two versions.
+type JobChange struct {
+	Job    string `json:"job"`
+	Change string `json:"change" enum:"added,removed,changed,upstream" doc:"changed: its own definition; upstream: only what it reads"`
+}
+
+// jobChanges compares the jobs of two versions.
+func jobChanges(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions [2]uuid.UUID) ([]JobChange, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT coalesce(a.name, b.name), CASE WHEN a.name IS NULL THEN 'added' WHEN b.name IS NULL THEN 'removed'
+			WHEN a.config_hash <> b.config_hash THEN 'changed' ELSE 'upstream' END
+		FROM (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $2) a
+		FULL JOIN (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $3) b ON b.name = a.name
+		WHERE a.origin_job_id IS DISTINCT FROM b.origin_job_id ORDER BY 1`, org, versions[0], versions[1])
+	if err != nil {
+		return nil, fmt.Errorf("compare jobs: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[JobChange])
 }
 
 // DiffVersions compares two versions: their texts, and their datasets, by the same function that plans a deploy.
@@ -214,6 +237,9 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 			diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
 		}
 		var err error
+		if diff.Jobs, err = jobChanges(ctx, tx, caller.OrgID, ids); err != nil {
+			return err
+		}
 		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
 		return err
 	})
@@ -222,6 +248,12 @@ func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagNa
 	}
 	return diff, nil
 }
+
+// The names that documentOf gives to what is no file that the document names.
+const (
+	documentName  = "dag.yaml"
+	variablesName = "variables"
+)
 
 // documentOf returns all the text of a version: the DAG file, the files it names, and its variables. Where the reader
 // may not read it, texts are nil.
@@ -247,12 +279,12 @@ func documentOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	if yaml == nil {
 		return id, shrunk, nil, nil
 	}
-	texts = map[string]string{"dag.yaml": *yaml}
+	texts = map[string]string{documentName: *yaml}
 	for name, content := range files {
 		texts[name] = string(content)
 	}
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		texts["variables"] += name + "=" + vars[name] + "\n"
+		texts[variablesName] += name + "=" + vars[name] + "\n"
 	}
 	return id, shrunk, texts, nil
 }
@@ -290,4 +322,56 @@ func unified(from, to map[string]string, fromName, toName string) (string, error
 		b.WriteString(text)
 	}
 	return b.String(), nil
+}
+
+// Definition is what a version is made of: its jobs, and the texts that its document names.
+type Definition struct {
+	Jobs     []registry.JobView `json:"jobs" nullable:"false"`
+	Files    []DefinitionFile   `json:"files" nullable:"false" doc:"That the document names, in the order of their paths"`
+	Redacted bool               `json:"redacted,omitempty" doc:"The version reads or makes what the caller may not read: files and jobs are left out"`
+}
+
+// DefinitionFile is a file that a document names.
+type DefinitionFile struct {
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"`
+	Text  string `json:"text,omitempty" doc:"Left out where it is no text, or longer than 256 KiB"`
+}
+
+// maxShownFile is how long a file is that Definition returns whole, in bytes.
+const maxShownFile = 256 << 10
+
+// Definition returns the jobs and files of a version. Its document is in registry.Version.
+func (dp *Deployer) Definition(ctx context.Context, caller authz.Caller, dagName string,
+	number int) (Definition, error) {
+	found := Definition{Jobs: []registry.JobView{}, Files: []DefinitionFile{}}
+	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		id, _, texts, err := documentOf(ctx, tx, caller.OrgID, dagName, number)
+		if err != nil {
+			return err
+		}
+		hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{id})
+		if err != nil {
+			return err
+		}
+		if found.Redacted = hidden[id] || texts == nil; found.Redacted {
+			return nil
+		}
+
+		delete(texts, documentName)
+		delete(texts, variablesName)
+		for _, name := range slices.Sorted(maps.Keys(texts)) {
+			file := DefinitionFile{Path: name, Bytes: int64(len(texts[name]))}
+			if utf8.ValidString(texts[name]) && len(texts[name]) <= maxShownFile {
+				file.Text = texts[name]
+			}
+			found.Files = append(found.Files, file)
+		}
+		found.Jobs, err = dp.registry.JobsOf(ctx, tx, caller, id)
+		return err
+	})
+	if err != nil {
+		return Definition{}, fmt.Errorf("definition of %s v%d: %w", dagName, number, err)
+	}
+	return found, nil
 }

@@ -94,17 +94,20 @@ func replace(live, next planned) (action, reason string) {
 	}
 	switch {
 	case live.configHash != next.configHash:
-		return action, "definition changed"
+		return action, DefinitionChanged
 	case live.epoch != next.epoch && next.reset:
 		return action, "outputs reset"
 	case live.epoch != next.epoch && next.continues == nil:
 		return action, "forced"
 	}
-	return action, upstreamChanged
+	return action, UpstreamChanged
 }
 
-// upstreamChanged is the reason of what is rebuilt although its own definition is the same.
-const upstreamChanged = "upstream changed"
+// DefinitionChanged is the reason of what is rebuilt because its own definition is another one.
+const DefinitionChanged = "definition changed"
+
+// UpstreamChanged is the reason of what is rebuilt although its own definition is the same.
+const UpstreamChanged = "upstream changed"
 
 // noteColumns says which columns the jobs that are reused read of inputs that get another generation, and which jobs
 // are rebuilt because their checks read other columns than before.
@@ -116,7 +119,7 @@ func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
 	for i := range changes {
 		c := &changes[i]
 		reads := d.definitions.ColumnsRead(c.Job)
-		if reads == nil || c.Action != Reuse && c.Reason != upstreamChanged {
+		if reads == nil || c.Action != Reuse && c.Reason != UpstreamChanged {
 			continue
 		}
 

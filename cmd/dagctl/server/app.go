@@ -284,7 +284,8 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	if err != nil {
 		return err
 	}
-	site, err := web.New(web.Config{Registry: a.registry, Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries,
+	site, err := web.New(web.Config{Registry: a.registry, Deployer: deploy.New(a.registry),
+		Dispatcher: a.Dispatcher, Logs: a.Logs, Query: queries,
 		Lineage: graphs, Timers: a.timers})
 	if err != nil {
 		return err

@@ -49,6 +49,11 @@ end, and none does not run them.`,
 				return err
 			}
 
+			if request.DryRun {
+				return c.Print(b, func(w io.Writer) {
+					fmt.Fprintf(w, "%s would be computed.\n", cli.Count(b.Pending, "partition"))
+				})
+			}
 			if wait {
 				if b, err = waitForBackfill(cmd.Context(), c, api, b); err != nil {
 					return err
@@ -72,6 +77,7 @@ end, and none does not run them.`,
 	flags.StringVar(&request.Propagate, "propagate", "each", "when consumers run: none, once or each")
 	flags.IntVar(&request.Concurrency, "concurrency", 4, "number of tasks that run at once")
 	flags.BoolVar(&wait, "wait", true, "wait until it ends")
+	flags.BoolVar(&request.DryRun, "dry-run", false, "only print how many partitions would be computed")
 	_ = cmd.MarkFlagRequired("from")
 	_ = cmd.MarkFlagRequired("to")
 	cmd.AddCommand(backfillListCommand(c), backfillCancelCommand(c))
