@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,9 @@ import (
 
 // Moment says whose pointers a read over several datasets follows.
 type Moment struct {
-	Which string // Live, which empty and "latest" also mean; Candidate; or the number of a DAG version, such as v3
+	// Which is Live, which empty and "latest" also mean; Candidate; the number of a DAG version, such as v3; or an
+	// instant by RFC 3339: the pointers and revisions that readers saw then.
+	Which string
 	DAG   string // applies Which to this DAG only, and reads the others as they serve; a number needs it
 }
 
@@ -43,12 +44,15 @@ type Readable struct {
 // the moment is live, the caller has to call StillThere after it has put a hold on the result.
 func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string,
 	at Moment) (map[string]Readable, error) {
-	versions, err := versionsAt(ctx, tx, caller, at)
+	p, err := pointersAt(ctx, tx, caller, at)
 	if err != nil {
 		return nil, err
 	}
 
-	args := []any{caller.OrgID, names, versions}
+	args, revisions := []any{caller.OrgID, names, p.versions, p.only}, revisionsNow
+	if p.at != nil {
+		args, revisions = append(args, *p.at), revisionsThen(len(args)+1)
+	}
 	visible, readable := VisibleTo(caller, &args), GenerationVisibleTo(caller, &args)
 
 	// Read the pointers of the versions that are meant, and the serving pointers of all other DAGs. A name may have
@@ -65,20 +69,15 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 			LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 			LEFT JOIN dag_versions v ON v.id = c.dag_version_id
 			LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
-			WHERE d.org_id = $1 AND d.name = ANY($2) AND d.deleted_at IS NULL
+			WHERE d.org_id = $1 AND d.name = ANY($2) AND d.deleted_at IS NULL AND NOT $4
 			  AND NOT EXISTS (SELECT FROM meant m WHERE m.dag_name = d.producer_dag_name))
 		SELECT DISTINCT ON (p.name) p.name, p.dag_name, p.number, d.id, g.id, org_slug(d.org_id),
 		       coalesce(g.storage, d.storage), coalesce(g.schema, '[]'), g.purged_at IS NOT NULL, s.partitions, s.bytes,
-		       coalesce(s.mixed, false)
+		       coalesce(s.mixed, false), coalesce(s.lost, false)
 		FROM pointed p
 		JOIN datasets d ON d.org_id = $1 AND d.id = p.dataset_uuid AND `+visible+`
 		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
-		LEFT JOIN LATERAL (
-			SELECT coalesce(jsonb_agg(
-			           jsonb_build_object('key', r.partition_key, 'revision', r.revision, 'files', r.files)
-			           ORDER BY r.partition_key), '[]') AS partitions,
-			       coalesce(sum(r.bytes), 0)::bigint AS bytes, bool_or(r.schema_hash <> g.schema_hash) AS mixed
-			FROM partition_versions r WHERE r.dataset_version = g.id AND r.state = 'Published') s ON true
+		LEFT JOIN LATERAL (`+revisions+`) s ON true
 		WHERE `+readable+`
 		ORDER BY p.name, p.serves, p.dag_name`, args...)
 	if err != nil {
@@ -86,25 +85,35 @@ func Resolve(ctx context.Context, tx pgx.Tx, caller authz.Caller, names []string
 	}
 	found := map[string]Readable{}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Readable, error) {
-		return scanReadable(row, caller)
+		return scanReadable(row, caller, p)
 	})
+	if err != nil {
+		return nil, err
+	}
+
 	for _, r := range all {
 		found[r.Name] = r
 	}
-	return found, err
+	for _, name := range names {
+		if _, ok := found[name]; !ok && p.records {
+			return nil, p.errRecords(name)
+		}
+	}
+	return found, nil
 }
 
-func scanReadable(row pgx.CollectableRow, caller authz.Caller) (Readable, error) {
+func scanReadable(row pgx.CollectableRow, caller authz.Caller, p pointers) (Readable, error) {
 	var (
 		r       Readable
 		version *uuid.UUID
 		kind    dag.Storage
 		schema  []byte
 		purged  bool
+		lost    bool
 	)
 	g := &r.Generation
 	err := row.Scan(&r.Name, &r.DAG, &r.DAGVersion, &g.Dataset, &version, &g.OrgSlug, &kind, &schema, &purged,
-		&r.Partitions, &r.Bytes, &r.Mixed)
+		&r.Partitions, &r.Bytes, &r.Mixed, &lost)
 	switch {
 	case err != nil:
 		return r, err
@@ -113,6 +122,8 @@ func scanReadable(row pgx.CollectableRow, caller authz.Caller) (Readable, error)
 			WithHint("`dagctl status %s` shows what its DAG is doing", r.DAG)
 	case purged:
 		return r, purgedAt(r.Name, r.DAG, r.DAGVersion)
+	case lost:
+		return r, lostAt(r.Name, *p.at)
 	}
 
 	g.OrgID, g.Version, g.Kind, g.Indexes = caller.OrgID, *version, storage.Kind(kind.Kind), kind.Indexes
@@ -123,56 +134,6 @@ func purgedAt(name, dagName string, number int) error {
 	return fault.New(fault.Conflict, "dataset %s of version v%d of DAG %s was purged: its rows are gone",
 		name, number, dagName).
 		WithHint("`dagctl history %s` lists the versions; what serves is read without --at", dagName)
-}
-
-// versionsAt returns the DAG versions to read in place of those that serve.
-func versionsAt(ctx context.Context, tx pgx.Tx, caller authz.Caller, at Moment) ([]uuid.UUID, error) {
-	if at.Live() && at.DAG != "" {
-		return nil, fault.New(fault.Invalid, "which version of DAG %s?", at.DAG).
-			WithHint("say --at candidate, or --at with the number of a version")
-	}
-	if at.Live() {
-		return []uuid.UUID{}, nil
-	}
-	if !caller.May(authz.Inspect, authz.OnDAG(at.DAG)) {
-		return nil, fault.New(fault.Forbidden, "only writers read what does not serve").
-			WithHint("leave --at out to read what is served")
-	}
-
-	where, args, missing := "", []any{caller.OrgID, at.DAG}, ""
-	number, isNumber := VersionNumber(at.Which)
-	switch {
-	case at.Which == Candidate:
-		where = `($2 = '' OR v.dag_name = $2) AND ` + CandidateVersion
-		missing = "no DAG has a candidate version"
-		if at.DAG != "" {
-			missing = fmt.Sprintf("DAG %s has no candidate version", at.DAG)
-		}
-	case !isNumber:
-		return nil, fault.New(fault.Invalid, "%q is not a moment to read at", at.Which).
-			WithHint("use live, candidate, or the number of a DAG version such as v3")
-	case at.DAG == "":
-		return nil, fault.New(fault.Invalid, "version %s of which DAG?", at.Which).WithHint("name it: --dag")
-	default:
-		where, args = `v.dag_name = $2 AND v.number = $3`, append(args, number)
-		missing = fmt.Sprintf("DAG %s has no version v%s", at.DAG, strings.TrimPrefix(at.Which, "v"))
-	}
-
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (v.dag_name) v.id FROM dag_versions v WHERE v.org_id = $1 AND `+where+`
-		ORDER BY v.dag_name, v.status = 'Failed', v.number DESC`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("find versions: %w", err)
-	}
-	versions, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("find versions: %w", err)
-	}
-	if len(versions) == 0 {
-		return nil, fault.New(fault.NotFound, "%s", missing).
-			WithHint("`dagctl status` lists the DAGs, `dagctl history DAG` their versions")
-	}
-	return versions, nil
 }
 
 // StillThere makes sure that gc removed none of the datasets before their hold took effect. It needs a transaction of
