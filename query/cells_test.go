@@ -19,7 +19,7 @@ func TestRowsStayAsTheyAreWritten(t *testing.T) {
 		text string
 		into any
 	}{
-		"answer":  {`{` + columns + `,` + rows + `,"truncated":false,"datasets":[]}`, new(query.Answer)},
+		"answer":  {`{` + columns + `,` + rows + `,"truncated":false,"datasets":[],"bytes":9,"duration_ms":1}`, new(query.Answer)},
 		"preview": {`{"dataset":"d",` + columns + `,` + rows + `}`, new(query.Rows)},
 	} {
 		require.NoError(t, json.Unmarshal([]byte(test.text), test.into), name)
