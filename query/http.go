@@ -35,17 +35,15 @@ func (q *Query) AddRoutes(api *authz.API) {
 		OperationID: "query", Method: http.MethodPost, Path: "/v1/query", Tags: []string{"datasets"},
 		Summary: "Run one SELECT over the datasets that you may read",
 		Description: "The SQL is DuckDB's. Name datasets by their names; an unpublished one is \"dag/job/output\", " +
-			"in " +
-			"quotation marks. All are read as of one moment. Values have the same form as in the rows of a dataset. " +
-			"`at` is live (the default), candidate, or the number of a version of the DAG in `dag`; all but live are " +
-			"for writers, and the datasets of other DAGs are read live. Without `dag`, candidate means the " +
-			"candidates " +
-			"of all DAGs. The server's settings bound `limit`. " +
-			"`at` can be an instant, too, such as 2026-01-31T12:00:00Z: datasets as they were served then, as long as their " +
-			"rows are kept. With `explain`, the answer has the `plan` and no rows. " +
+			"in quotation marks. All are read as of one moment. Values have the same form as in the rows of a " +
+			"dataset. `at` is live (the default), candidate, or the number of a version of the DAG in `dag`; or an " +
+			"instant such as 2026-01-31T12:00:00Z: datasets as they were served then, as long as their rows are " +
+			"kept. All but live are for writers, and the datasets of other DAGs are read live. Without `dag`, " +
+			"candidate means the candidates of all DAGs, and an instant is one of all DAGs. With `explain`, the " +
+			"answer has the `plan` and no rows. The server's settings bound `limit`. " +
 			"A server that is busy with other queries answers 429 with Retry-After. With " + MediaArrow + ", " +
-			MediaParquet + " or " + MediaCSV + " in Accept, the rows are a file, whose length is known before its first " +
-			"byte, and " + TruncatedHeader + " says whether there are more.",
+			MediaParquet + " or " + MediaCSV + " in Accept, the rows are a file, whose length is known before " +
+			"its first byte, and " + TruncatedHeader + " says whether there are more.",
 		Responses: map[string]*huma.Response{"200": {
 			Content: map[string]*huma.MediaType{
 				"application/json": {Schema: api.Schema(reflect.TypeFor[Answer]())},

@@ -62,11 +62,14 @@ func (h *host) stream(ctx context.Context, statement *duck.Select, q engine.Rows
 	if err != nil {
 		return err
 	}
-	write, known := map[engine.Streamed]func(context.Context, *duck.Session, string, engine.Rows, io.Writer,
-		*engine.RowsRead) error{engine.AsLines: streamJSON, engine.AsArrow: streamArrow, engine.AsParquet: streamParquet,
-		engine.AsPlan: streamPlan}[q.As]
-	if !known {
-		return fmt.Errorf("an engine cannot stream %q", q.As)
+	write := streamJSON
+	switch q.As {
+	case engine.AsArrow:
+		write = streamArrow
+	case engine.AsParquet:
+		write = streamParquet
+	case engine.AsPlan:
+		write = streamPlan
 	}
 	out := bufio.NewWriterSize(pieces{h.out}, engine.MaxPiece)
 	return errors.Join(write(ctx, h.session, view, q, out, read), out.Flush())
