@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -58,13 +59,25 @@ type Source struct {
 }
 
 // FirstStatement returns a statement to start with for a dataset.
-func FirstStatement(d registry.Dataset) string {
-	name := d.Name
+func FirstStatement(d registry.Dataset) string { return "SELECT * FROM " + NameOf(d) + " LIMIT 100" }
+
+// NameOf returns the name of a dataset as a statement has it.
+func NameOf(d registry.Dataset) string {
 	if !d.Published {
-		name = sqltext.Quote(name)
+		return sqltext.Quote(d.Name)
 	}
-	return "SELECT * FROM " + name + " LIMIT 100"
+	return d.Name
 }
+
+// QuoteName returns the name of a column as a statement has it: in quotation marks if it is no plain word.
+func QuoteName(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return sqltext.Quote(name)
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // Run runs one SELECT over the datasets that the caller may see, by their names, in an engine of its own that
 // has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -17,7 +18,8 @@ var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
-	"changes": Changes,
+	"changes": Changes, "fromName": query.NameOf, "columnName": query.QuoteName,
+	"add": func(a, b float64) float64 { return a + b },
 }
 
 // stamp formats a time as logs have it.
