@@ -44,8 +44,8 @@ function running(form, sql) {
         body: new URLSearchParams(new FormData(form, button)) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const next = page.getElementById("result") ?? page.getElementById("main");
+      status.textContent = (next?.querySelector("h2")?.textContent ?? "Refused") + ", " + seconds();
       document.getElementById("result").replaceChildren(...(next?.childNodes ?? []));
-      status.textContent = (page.querySelector("#result h2")?.textContent ?? "Not run") + ", " + seconds();
     } catch (error) {
       if (current === control) status.textContent = control.signal.aborted ? "Canceled after " + seconds() : "The server did not answer.";
     } finally {
