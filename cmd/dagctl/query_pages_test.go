@@ -40,7 +40,8 @@ func TestQueryPageShowsTypesAndCharts(t *testing.T) {
 	require.Contains(t, body, `<th scope="col" class="number">highest<small>DOUBLE</small></th>`)
 	require.Contains(t, body, `<td class="null number">NULL</td>`)
 	require.Contains(t, text(page), "2 rows")
-	require.Contains(t, text(all(page, "svg")[0]), "Bar chart of highest over station, 2 rows; highest is between -8 and 5.25")
+	require.Contains(t, text(all(page, "svg")[0]),
+		"Bar chart of highest over station, 2 rows; highest is between -8 and 5.25")
 	require.Contains(t, text(page), "At most 10 000 rows (this page shows 500), 30 s, 512.0 MB of memory")
 
 	for _, test := range []struct {
@@ -48,7 +49,8 @@ func TestQueryPageShowsTypesAndCharts(t *testing.T) {
 		want string
 	}{
 		{url.Values{"chart": {"scatter"}, "x": {"highest"}, "y": {"highest"}}, "Scatter plot of highest over highest"},
-		{url.Values{"chart": {"multiples"}, "x": {"highest"}, "y": {"highest"}, "by": {"station"}}, "Small multiples of"},
+		{url.Values{"chart": {"multiples"}, "x": {"highest"}, "y": {"highest"}, "by": {"station"}},
+			"Small multiples of"},
 		{url.Values{"chart": {"line"}, "x": {"station"}}, "has no times and no numbers"},
 		{url.Values{"chart": {"pie"}}, "is no kind of chart"},
 		{url.Values{"chart": {"none"}}, "Run and draw"},
@@ -87,9 +89,11 @@ func TestQueryPagePlansAndFiles(t *testing.T) {
 		}
 	}
 	require.Contains(t, plan, "Groups: ")
-	require.Contains(t, dagctl(t, w.env(t, reader), "query", sql, "--explain", "-o", "csv").err, "a plan has no form in csv")
+	require.Contains(t, dagctl(t, w.env(t, reader), "query", sql, "--explain", "-o", "csv").err,
+		"a plan has no form in csv")
 
-	for format, begins := range map[string]string{"csv": "station,total\nharbour,5.25\nsummit,-8\n", "parquet": "PAR1", "arrow": "\xff\xff\xff\xff"} {
+	for format, begins := range map[string]string{"csv": "station,total\nharbour,5.25\nsummit,-8\n",
+		"parquet": "PAR1", "arrow": "\xff\xff\xff\xff"} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/query",
 			strings.NewReader(url.Values{"sql": {sql}, "do": {format}}.Encode()))
 		require.NoError(t, err)
@@ -107,8 +111,8 @@ func TestQueryPagePlansAndFiles(t *testing.T) {
 		require.Equal(t, "false", response.Header.Get("Dagctl-Truncated"))
 		require.True(t, strings.HasPrefix(content.String(), begins), "%s: %.40q", format, content.String())
 	}
-	status, body = w.ask(t, reader, url.Values{"sql": {"SELECT if(range = 9000, error('late'), range) AS n FROM range(9500)"},
-		"do": {"csv"}})
+	const late = "SELECT if(range = 9000, error('late'), range) AS n FROM range(9500)"
+	status, body = w.ask(t, reader, url.Values{"sql": {late}, "do": {"csv"}})
 	require.Equal(t, http.StatusUnprocessableEntity, status, "what fails late has no answer")
 	require.Contains(t, body, "late")
 	status, _ = w.ask(t, reader, url.Values{"sql": {sql}, "do": {"exe"}})
@@ -154,7 +158,8 @@ func TestQueryAtAnInstant(t *testing.T) {
 	}
 }
 
-const slow = "SELECT count(*) FROM daily_highest, range(10000000000) a, range(10000000000) b WHERE a.range % 7 = b.range % 3"
+const slow = "SELECT count(*) FROM daily_highest, range(10000000000) a, range(10000000000) b " +
+	"WHERE a.range % 7 = b.range % 3"
 
 // Somebody writes a statement by keyboard alone, runs it, keeps its rows, and gives up on another.
 func TestQueryPageInABrowser(t *testing.T) {
@@ -171,8 +176,8 @@ func TestQueryPageInABrowser(t *testing.T) {
 		b.Run("press "+keys, chromedp.KeyEvent(keys, chromedp.KeyModifiers(modifiers...)))
 	}
 	enter := func(modifiers input.Modifier) {
-		down := input.DispatchKeyEvent(input.KeyDown).WithKey("Enter").WithCode("Enter").WithWindowsVirtualKeyCode(13).
-			WithText("\r").WithModifiers(modifiers)
+		down := input.DispatchKeyEvent(input.KeyDown).WithKey("Enter").WithCode("Enter").
+			WithWindowsVirtualKeyCode(13).WithText("\r").WithModifiers(modifiers)
 		b.Run("press Enter", down, input.DispatchKeyEvent(input.KeyUp).WithKey("Enter").WithCode("Enter"))
 	}
 	value := func() (text string) {
@@ -192,7 +197,8 @@ func TestQueryPageInABrowser(t *testing.T) {
 	b.WaitText("#completions", "LIMIT keyword")
 	key(kb.Escape)
 	key("IT 10")
-	require.Equal(t, "SELECT station, highest FROM daily_highest WHERE highest IS NOT NULL ORDER BY 1 LIMIT 10", value())
+	require.Equal(t, "SELECT station, highest FROM daily_highest WHERE highest IS NOT NULL ORDER BY 1 LIMIT 10",
+		value())
 	enter(input.ModifierCtrl)
 	b.WaitText("#result h2", "2 rows")
 	require.Contains(t, b.Text("#result .grid tbody"), "harbour")
@@ -220,7 +226,8 @@ func TestQueryPageInABrowser(t *testing.T) {
 	require.Equal(t, "at", focused)
 
 	// What was canceled runs no longer: it holds nothing.
-	b.Run("write another", chromedp.SetValue("textarea", slow, chromedp.ByQuery), chromedp.Focus("textarea", chromedp.ByQuery))
+	b.Run("write another", chromedp.SetValue("textarea", slow, chromedp.ByQuery),
+		chromedp.Focus("textarea", chromedp.ByQuery))
 	enter(input.ModifierCtrl)
 	b.WaitText(".busy", "Running")
 	running := func(want int) func() (bool, error) {

@@ -1,5 +1,5 @@
-// Package chart draws rows as charts: bars, lines, points, and small multiples of them. It computes where everything is;
-// a template writes it down as SVG. It is pure.
+// Package chart draws rows as charts: bars, lines, points, and small multiples of them. It computes where everything
+// is; a template writes it down as SVG. It is pure.
 //
 // Vocabulary: a Spec says what to draw; a Panel is one pair of axes with its marks; a series is the rows with one value
 // in the column By. Lengths are in pixels of the drawing. It owns no tables.

@@ -87,9 +87,12 @@ func TestHostileValues(t *testing.T) {
 		"none": {}, "one": {1.0}, "equal": {5.0, 5.0, 5.0}, "zeros": {0.0, 0.0}, "negative": {-3.0, -1.5},
 		"both signs": {-1e9, 3.0}, "huge": {math.MaxFloat64, -math.MaxFloat64}, "tiny": {5e-324, 0.0, 1e-320},
 		"close": {1e15, 1e15 + 1}, "equal and huge": {1e308, 1e308}, "words": {"NaN", "Infinity", "-Infinity", 1.0},
-		"beyond": {json.Number("1e400"), 2.0}, "nulls": {nil, nil}, "bools": {true, 1.0}, "lists": {json.RawMessage("[1]")},
-		"hugeints": {"170141183460469231731687303715884105727", json.Number("-170141183460469231731687303715884105728")},
-		"decimals": {"0.0000001", "0.0000002", "1.10"}, "not numbers": {"abc", ""}, "NaN itself": {math.NaN(), math.Inf(1)},
+		"beyond": {json.Number("1e400"), 2.0}, "nulls": {nil, nil}, "bools": {true, 1.0},
+		"lists": {json.RawMessage("[1]")},
+		"hugeints": {"170141183460469231731687303715884105727",
+			json.Number("-170141183460469231731687303715884105728")},
+		"decimals": {"0.0000001", "0.0000002", "1.10"}, "not numbers": {"abc", ""}, "NaN itself": {math.NaN(),
+			math.Inf(1)},
 	}
 	for name, list := range values {
 		for _, kind := range Kinds {
@@ -154,16 +157,20 @@ func TestAxes(t *testing.T) {
 		}
 		return Draw(columns("x "+kind, "y DOUBLE"), rows, Spec{Line, "x", "y", ""}).Panels[0]
 	}
-	require.Equal(t, []string{"1 Jan 2026", "2 Jan 2026", "3 Jan 2026"}, texts(draw("DATE", "2026-01-01", "2026-01-03").XTicks))
+	require.Equal(t, []string{"1 Jan 2026", "2 Jan 2026", "3 Jan 2026"}, texts(draw("DATE", "2026-01-01",
+		"2026-01-03").XTicks))
 	require.Equal(t, []string{"Jan 2026", "Apr 2026", "Jul 2026", "Oct 2026"},
 		texts(draw("DATE", "2026-01-01", "2026-12-30").XTicks))
-	zoned := draw("TIMESTAMP WITH TIME ZONE", "2026-01-01 12:00:00+02", "2026-01-01 13:00:00+01", "2026-01-01 10:10:00.5+00")
+	zoned := draw("TIMESTAMP WITH TIME ZONE", "2026-01-01 12:00:00+02", "2026-01-01 13:00:00+01",
+		"2026-01-01 10:10:00.5+00")
 	require.Equal(t, "x (UTC)", zoned.XLabel)
 	require.Equal(t, zoned.Dots[0].X, zoned.X, "10:00 UTC is the first")
 	require.Equal(t, zoned.Dots[2].X, zoned.X+zoned.Width, "12:00 UTC the last")
-	require.Equal(t, []string{"1500", "1600", "1700", "1800", "1900"}, texts(draw("DATE", "1500-01-01", "1900-01-02").XTicks))
+	require.Equal(t, []string{"1500", "1600", "1700", "1800", "1900"}, texts(draw("DATE", "1500-01-01",
+		"1900-01-02").XTicks))
 	require.Empty(t, draw("TIMESTAMP", "infinity", "0044-03-15 (BC)").Dots)
 	require.Equal(t, []string{"0", "20k", "40k", "60k", "80k", "100k"}, texts(draw("DOUBLE", 0.0, 100_000.0).XTicks))
 	require.Equal(t, []string{"0.00", "0.05", "0.10", "0.15", "0.20", "0.25", "0.30"},
-		strings.Split(strings.Replace(strings.Join(texts(draw("DOUBLE", 0.0, 0.3).XTicks), ","), "0,", "0.00,", 1), ","))
+		strings.Split(strings.Replace(strings.Join(texts(draw("DOUBLE", 0.0, 0.3).XTicks), ","), "0,", "0.00,", 1),
+			","))
 }

@@ -86,7 +86,11 @@ func axes(d data, zero bool) (xs, ys scale) {
 	if !zero && ys.low > 0 && ys.low < ys.high/3 {
 		ys.low = 0 // close enough to zero to show it
 	}
-	return span(x, false), ys
+	xs = span(x, false)
+	if d.time && len(x) > 0 && slices.Min(x) == slices.Max(x) {
+		xs = scale{x[0] - 43200, x[0] + 43200} // the day around the only moment
+	}
+	return xs, ys
 }
 
 // axes sets the ticks of a panel over scales, which it widens to round numbers.

@@ -141,6 +141,7 @@ func short(f, step float64) string {
 			return digits(f/divide, step/divide) + onlyIf(f != 0, unit.name)
 		}
 	}
+
 	if size >= 1e15 || size != 0 && size < 1e-4 {
 		return strconv.FormatFloat(f, 'g', 3, 64)
 	}

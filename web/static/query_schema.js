@@ -30,10 +30,14 @@ export function browse(sql) {
       button.type = "button";
       button.className = "insert";
       if (place.matches("summary")) {
-        button.textContent = "insert";
-        button.setAttribute("aria-label", "insert " + place.textContent);
+        button.textContent = "+";
+        button.title = "insert " + place.textContent;
+        button.setAttribute("aria-label", button.title);
         button.addEventListener("click", () => insert(place.dataset.insert));
-        place.after(button);
+        const row = document.createElement("div");
+        row.className = "entry";
+        place.parentElement.replaceWith(row);
+        row.append(place.parentElement, button);
       } else {
         button.textContent = place.textContent;
         button.addEventListener("click", () => insert(place.dataset.insert));
