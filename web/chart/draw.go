@@ -280,8 +280,8 @@ func (p *Panel) columns(points []point, places []string, s scale) {
 	}
 	for _, q := range points {
 		i, end := slices.Index(places, q.label), p.up(s, q.y)
-		p.Bars = append(p.Bars, Mark{X: tenth(p.X + (float64(i)+0.1)*wide), Y: min(end, p.Zero), Width: tenth(0.8 * wide),
-			Height: max(math.Abs(end-p.Zero), 1), Title: q.title})
+		p.Bars = append(p.Bars, Mark{X: tenth(p.X + (float64(i)+0.1)*wide), Y: min(end, p.Zero),
+			Width: tenth(0.8 * wide), Height: max(math.Abs(end-p.Zero), 1), Title: q.title})
 	}
 }
 
