@@ -11,15 +11,15 @@ type (
 	// Reads asks for the relations that a statement reads. It is answered by a list of Reading.
 	Reads struct{ SQL string }
 
-	// Rows runs a statement over relations, of which nothing else exists. Its rows are streamed, each as a JSON list in
-	// a line of its own; it is answered by a RowsRead.
+	// Rows runs a statement over relations, of which nothing else exists. What it returns is streamed; it is answered
+	// by a RowsRead.
 	Rows struct {
 		Scope     relations.Scope
 		SQL       string
 		Relations []relations.Relation
 		Rows      int   // the most that are streamed
 		Bytes     int64 // of them
-		Arrow     bool  // they are streamed in Arrow's IPC format instead
+		As        Streamed
 	}
 
 	// Compare compares the rows of two lists of files by their key. It is answered by a Compared.
@@ -29,6 +29,17 @@ type (
 		Shared   []string // columns whose values are compared
 		Sample   int      // the most keys of the sample
 	}
+)
+
+// Streamed is what is streamed of a statement.
+type Streamed string
+
+// What is streamed. A plan has no rows: the statement is not run.
+const (
+	AsLines   Streamed = ""        // each row is a JSON list in a line of its own
+	AsArrow   Streamed = "arrow"   // a stream of Arrow's IPC format
+	AsParquet Streamed = "parquet" // a file
+	AsPlan    Streamed = "plan"    // text for people: how the statement would be run
 )
 
 // Reading is a relation that a statement reads.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +31,9 @@ type asker struct {
 // outcome is what a statement returned.
 type outcome struct {
 	engine.RowsRead
-	List []json.RawMessage // the rows, each a list of values; none if they are a stream
+	List []json.RawMessage // the rows, each a list of values; none if they went elsewhere
+	Plan string
+	Size int64 // bytes of the rows; 0 if they went elsewhere
 }
 
 // as returns who reads with an engine: nobody else has the same rights.
@@ -66,25 +67,30 @@ func (q *Query) begin(ctx context.Context, org uuid.UUID, of string, scope relat
 	return a, names, nil
 }
 
-// rows runs the statement over relations. The rows are in the outcome, or else go to a stream in Arrow's IPC format.
-func (a *asker) rows(ctx context.Context, of []relations.Relation, arrow io.Writer) (out outcome, err error) {
+// rows runs the statement over relations. What it returns is in the outcome, unless the statement says where it goes.
+func (a *asker) rows(ctx context.Context, of []relations.Relation) (out outcome, err error) {
 	var lines bytes.Buffer
-	to := arrow
-	if arrow == nil {
+	to := a.s.to
+	if to == nil {
 		to = &lines
 	}
 	err = a.Stream(ctx, engine.Rows{Scope: a.scope, SQL: a.s.SQL, Relations: of, Rows: a.s.Limit, Bytes: a.limits.Bytes,
-		Arrow: arrow != nil}, to, 2*a.limits.Bytes+16<<20, &out.RowsRead)
+		As: a.s.as}, to, 2*a.limits.Bytes+16<<20, &out.RowsRead)
 	if err == nil {
 		err = out.Failed.Err()
 	}
 	if err != nil {
 		return out, a.failed(err)
 	}
-	if arrow != nil {
+	switch {
+	case a.s.to != nil:
+		return out, nil
+	case a.s.as == engine.AsPlan:
+		out.Plan = lines.String()
 		return out, nil
 	}
 
+	out.Size = int64(lines.Len())
 	for line := range bytes.Lines(lines.Bytes()) {
 		out.List = append(out.List, json.RawMessage(line))
 	}

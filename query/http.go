@@ -35,21 +35,23 @@ func (q *Query) AddRoutes(api *authz.API) {
 		OperationID: "query", Method: http.MethodPost, Path: "/v1/query", Tags: []string{"datasets"},
 		Summary: "Run one SELECT over the datasets that you may read",
 		Description: "The SQL is DuckDB's. Name datasets by their names; an unpublished one is \"dag/job/output\", " +
-			"in " +
-			"quotation marks. All are read as of one moment. Values have the same form as in the rows of a dataset. " +
-			"`at` is live (the default), candidate, or the number of a version of the DAG in `dag`; all but live are " +
-			"for writers, and the datasets of other DAGs are read live. Without `dag`, candidate means the " +
-			"candidates " +
-			"of all DAGs. The server's settings bound `limit`. " +
-			"A server that is busy with other queries answers 429 with Retry-After. With " + MediaArrow +
-			" in Accept, the rows are a stream of Arrow's IPC format with exact types, and " + TruncatedHeader +
-			" says whether there are more.",
+			"in quotation marks. All are read as of one moment. Values have the same form as in the rows of a " +
+			"dataset. `at` is live (the default), candidate, or the number of a version of the DAG in `dag`; or an " +
+			"instant such as 2026-01-31T12:00:00Z: datasets as they were served then, as long as their rows are " +
+			"kept. All but live are for writers, and the datasets of other DAGs are read live. Without `dag`, " +
+			"candidate means the candidates of all DAGs, and an instant is one of all DAGs. With `explain`, the " +
+			"answer has the `plan` and no rows. The server's settings bound `limit`. " +
+			"A server that is busy with other queries answers 429 with Retry-After. With " + MediaArrow + ", " +
+			MediaParquet + " or " + MediaCSV + " in Accept, the rows are a file, whose length is known before " +
+			"its first byte, and " + TruncatedHeader + " says whether there are more.",
 		Responses: map[string]*huma.Response{"200": {
 			Content: map[string]*huma.MediaType{
 				"application/json": {Schema: api.Schema(reflect.TypeFor[Answer]())},
-				MediaArrow:         {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+				MediaArrow:         {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+				MediaParquet:       {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+				MediaCSV:           {Schema: &huma.Schema{Type: huma.TypeString}}},
 			Headers: map[string]*huma.Param{TruncatedHeader: {Schema: &huma.Schema{Type: huma.TypeBoolean},
-				Description: "Of Arrow: there are more rows, or more bytes than allowed"}},
+				Description: "Of files: there are more rows, or more bytes than allowed"}},
 		}},
 	}, q.RequestTime()), q.handleQuery)
 }
@@ -62,9 +64,11 @@ type queryInput struct {
 	Accept string `header:"Accept" hidden:"true"`
 	Body   struct {
 		SQL   string `json:"sql" minLength:"1" maxLength:"100000" doc:"One SELECT"`
-		At    string `json:"at,omitempty" maxLength:"64" doc:"live, candidate or a version number"`
+		At    string `json:"at,omitempty" maxLength:"64" doc:"live, candidate, a version number or an instant"`
 		DAG   string `json:"dag,omitempty" maxLength:"200" doc:"DAG to which at applies; default: all"`
 		Limit int    `json:"limit,omitempty" minimum:"1" maximum:"1000000" doc:"The most rows. Default: 1000"`
+
+		Explain bool `json:"explain,omitempty" doc:"Answer with the plan of the statement, which is not run"`
 	}
 }
 
@@ -73,9 +77,9 @@ type queryOutput struct{ Body func(huma.Context) }
 
 func (q *Query) handleQuery(ctx context.Context, caller authz.Caller, in *queryInput) (*queryOutput, error) {
 	statement := Statement{SQL: in.Body.SQL, At: registry.Moment{Which: in.Body.At, DAG: in.Body.DAG},
-		Limit: in.Body.Limit}
-	if wantsArrow(in.Accept) {
-		stream, err := q.RunArrow(ctx, caller, statement)
+		Limit: in.Body.Limit, Explain: in.Body.Explain}
+	if format := accepted(in.Accept); format != "" && !in.Body.Explain {
+		stream, err := q.Download(ctx, caller, statement, format)
 		if err != nil {
 			return nil, err
 		}

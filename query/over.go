@@ -58,6 +58,6 @@ func (q *Query) over(ctx context.Context, given Given, s Statement) (Selected, e
 		list = append(list, relations.Relation{Name: n.Name, Files: files})
 	}
 
-	out, err := a.rows(ctx, list, nil)
+	out, err := a.rows(ctx, list)
 	return Selected{out.Columns, out.List, out.Truncated}, err
 }

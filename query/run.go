@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,8 +30,11 @@ type Statement struct {
 	SQL   string
 	At    registry.Moment
 	Limit int // rows; 0: 1000, or fewer if the server allows fewer
+	// Explain asks for the plan of the statement in place of its rows. It is not run.
+	Explain bool
 
-	arrow *os.File // takes the rows as a stream of Arrow; nil: they are in the Answer
+	as engine.Streamed // of what goes to the writer
+	to io.Writer       // takes what the statement returns; nil: it is in the Answer
 }
 
 // Answer holds the rows of a statement. All datasets were read as of one moment.
@@ -39,8 +43,11 @@ type Answer struct {
 	Rows      [][]any          `json:"rows" nullable:"false"`
 	Truncated bool             `json:"truncated" doc:"There are more rows, or more bytes than allowed"`
 	Datasets  []Source         `json:"datasets" nullable:"false" doc:"The datasets that were read"`
+	Plan      string           `json:"plan,omitempty" doc:"Of explain: how the statement would be run, as text for people"`
+	Bytes     int64            `json:"bytes" doc:"Size of the rows, as JSON"`
+	Duration  int64            `json:"duration_ms" doc:"Milliseconds that it took, until the last row was there"`
 
-	count int // of rows, also where they are not here but in a stream
+	count int // of rows, also where they are not here but in a file
 }
 
 // Source is a dataset that was read.
@@ -52,23 +59,37 @@ type Source struct {
 }
 
 // FirstStatement returns a statement to start with for a dataset.
-func FirstStatement(d registry.Dataset) string {
-	name := d.Name
+func FirstStatement(d registry.Dataset) string { return "SELECT * FROM " + NameOf(d) + " LIMIT 100" }
+
+// NameOf returns the name of a dataset as a statement has it.
+func NameOf(d registry.Dataset) string {
 	if !d.Published {
-		name = sqltext.Quote(name)
+		return sqltext.Quote(d.Name)
 	}
-	return "SELECT * FROM " + name + " LIMIT 100"
+	return d.Name
 }
+
+// QuoteName returns the name of a column as a statement has it: in quotation marks if it is no plain word.
+func QuoteName(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return sqltext.Quote(name)
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // Run runs one SELECT over the datasets that the caller may see, by their names, in an engine of its own that
 // has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then
 // pins all datasets again.
 func (q *Query) Run(ctx context.Context, caller authz.Caller, s Statement) (Answer, error) {
 	return bounded(ctx, q, caller.OrgID.String(), s, func(ctx context.Context, s Statement) (Answer, error) {
+		begun := time.Now()
 		answer, err := q.run(ctx, caller, s)
 		if err != nil {
 			return Answer{}, fmt.Errorf("query: %w", err)
 		}
+		answer.Duration = time.Since(begun).Milliseconds()
 		return answer, nil
 	})
 }
@@ -117,6 +138,9 @@ func (q *Query) check(s *Statement) error {
 	case s.Limit == 0:
 		s.Limit = min(defaultRows, q.Limits.Rows)
 	}
+	if s.Explain {
+		s.as = engine.AsPlan
+	}
 	return nil
 }
 
@@ -143,7 +167,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 
 		var out outcome
 		if err == nil {
-			out, err = a.rows(ctx, given, s.rows())
+			out, err = a.rows(ctx, given)
 		}
 
 		// Rows leave only after the audit log records it.
@@ -295,7 +319,10 @@ func (r reading) answer(out outcome) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	a.count, a.Truncated, a.Datasets = out.Count, out.Truncated, []Source{}
+	a.count, a.Truncated, a.Datasets, a.Plan, a.Bytes = out.Count, out.Truncated, []Source{}, out.Plan, out.Size
+	if a.Columns == nil {
+		a.Columns = []storage.Column{}
+	}
 	for _, d := range r.datasets {
 		a.Datasets = append(a.Datasets, Source{d.Name, d.Generation.Version, d.DAG, d.DAGVersion})
 	}

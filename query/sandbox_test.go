@@ -58,8 +58,11 @@ func inEngine(ctx context.Context, t *testing.T, sql string, limits Limits, file
 func inEngineTo(ctx context.Context, t *testing.T, sql string, limits Limits, files map[string]string,
 	rows io.Writer) (outcome, error) {
 	t.Helper()
-	a, names, err := asking(t, limits).begin(ctx, uuid.New(), "tester", relations.UTC,
-		Statement{SQL: sql, Limit: limits.Rows})
+	s := Statement{SQL: sql, Limit: limits.Rows}
+	if rows != nil {
+		s.as, s.to = engine.AsArrow, rows
+	}
+	a, names, err := asking(t, limits).begin(ctx, uuid.New(), "tester", relations.UTC, s)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -75,7 +78,7 @@ func inEngineTo(ctx context.Context, t *testing.T, sql string, limits Limits, fi
 		require.NoError(t, err)
 		given = append(given, relations.Relation{Name: n.Name, Files: inside})
 	}
-	return a.rows(ctx, given, rows)
+	return a.rows(ctx, given)
 }
 
 func rowsOf(t *testing.T, out outcome) string {
@@ -351,7 +354,7 @@ func BenchmarkStatement(b *testing.B) {
 	for b.Loop() {
 		a, _, err := q.begin(b.Context(), uuid.Nil, "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
 		require.NoError(b, err)
-		_, err = a.rows(b.Context(), nil, nil)
+		_, err = a.rows(b.Context(), nil)
 		require.NoError(b, err)
 		a.Discard()
 	}
@@ -363,7 +366,7 @@ func BenchmarkStatementAgain(b *testing.B) {
 	for b.Loop() {
 		a, _, err := q.begin(b.Context(), uuid.Nil, "tester", relations.UTC, Statement{SQL: "SELECT 1", Limit: 1})
 		require.NoError(b, err)
-		_, err = a.rows(b.Context(), nil, nil)
+		_, err = a.rows(b.Context(), nil)
 		require.NoError(b, err)
 		a.Release()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -29,6 +30,8 @@ var functions = template.FuncMap{
 		return action != deploy.Reuse && action != deploy.Create && action != deploy.Remove
 	},
 	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
+	"fromName":     query.NameOf, "columnName": query.QuoteName,
+	"add": func(a, b float64) float64 { return a + b },
 }
 
 // stamp formats a time as logs have it.

@@ -63,8 +63,13 @@ func (h *host) stream(ctx context.Context, statement *duck.Select, q engine.Rows
 		return err
 	}
 	write := streamJSON
-	if q.Arrow {
+	switch q.As {
+	case engine.AsArrow:
 		write = streamArrow
+	case engine.AsParquet:
+		write = streamParquet
+	case engine.AsPlan:
+		write = streamPlan
 	}
 	out := bufio.NewWriterSize(pieces{h.out}, engine.MaxPiece)
 	return errors.Join(write(ctx, h.session, view, q, out, read), out.Flush())
@@ -103,6 +108,27 @@ func streamArrow(
 ) error {
 	done, err := session.WriteArrow(ctx, view, out, duck.ArrowLimits{Rows: int64(q.Rows), Bytes: q.Bytes})
 	read.Columns, read.Count, read.Truncated = done.Columns, int(done.Rows), done.Truncated
+	return err
+}
+
+// streamParquet writes rows as a Parquet file.
+func streamParquet(
+	ctx context.Context, session *duck.Session, view string, q engine.Rows, out io.Writer, read *engine.RowsRead,
+) error {
+	done, err := session.WriteParquet(ctx, view, out, duck.ArrowLimits{Rows: int64(q.Rows), Bytes: q.Bytes})
+	read.Columns, read.Count, read.Truncated = done.Columns, int(done.Rows), done.Truncated
+	return err
+}
+
+// streamPlan writes how DuckDB would run the statement.
+func streamPlan(
+	ctx context.Context, session *duck.Session, view string, _ engine.Rows, out io.Writer, _ *engine.RowsRead,
+) error {
+	plan, err := session.Plan(ctx, view)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, plan)
 	return err
 }
 

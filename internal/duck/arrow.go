@@ -36,13 +36,21 @@ type Streamed struct {
 // WriteArrow writes the query's rows, in the query's order, as a stream of Arrow's IPC format. Its memory does not grow
 // with the rows. A value is written exactly or is a fault.Invalid that names its column.
 func (s *Session) WriteArrow(ctx context.Context, query string, to io.Writer, most ArrowLimits) (Streamed, error) {
+	return s.writeBatches(ctx, query, most, func(schema *arrow.Schema) (batches, error) {
+		return ipc.NewWriter(to, ipc.WithSchema(schema)), nil
+	})
+}
+
+// writeBatches writes the query's rows to what begin returns for their schema.
+func (s *Session) writeBatches(ctx context.Context, query string, most ArrowLimits,
+	begin func(schema *arrow.Schema) (batches, error)) (Streamed, error) {
 	var done Streamed
 	columns, err := s.Describe(ctx, query)
 	if err != nil {
 		return done, err
 	}
 	done.Columns = columns
-	w, err := newArrowWriter(columns, to, most)
+	w, err := newArrowWriter(columns, most, begin)
 	if err != nil {
 		return done, err
 	}
@@ -83,12 +91,18 @@ const (
 	stepRows   = 64 // rows between two looks at the bytes
 )
 
+// batches takes batches of rows.
+type batches interface {
+	Write(batch arrow.RecordBatch) error
+	Close() error
+}
+
 // arrowWriter gathers rows into batches.
 type arrowWriter struct {
 	types     []sqltext.Type // as which the columns are written
 	columns   []Column
 	most      ArrowLimits
-	out       *ipc.Writer
+	out       batches
 	builder   *array.RecordBuilder
 	pending   int64 // rows in the builder
 	rows      int64
@@ -96,7 +110,8 @@ type arrowWriter struct {
 	truncated bool
 }
 
-func newArrowWriter(columns []Column, to io.Writer, most ArrowLimits) (*arrowWriter, error) {
+func newArrowWriter(columns []Column, most ArrowLimits,
+	begin func(schema *arrow.Schema) (batches, error)) (*arrowWriter, error) {
 	w := &arrowWriter{columns: columns, types: make([]sqltext.Type, len(columns)), most: most}
 
 	fields := make([]arrow.Field, len(columns))
@@ -114,7 +129,11 @@ func newArrowWriter(columns []Column, to io.Writer, most ArrowLimits) (*arrowWri
 	}
 
 	schema := arrow.NewSchema(fields, nil)
-	w.out = ipc.NewWriter(to, ipc.WithSchema(schema))
+	out, err := begin(schema)
+	if err != nil {
+		return nil, err
+	}
+	w.out = out
 	w.builder = array.NewRecordBuilder(memory.DefaultAllocator, schema)
 	return w, nil
 }

@@ -2,3 +2,4 @@
 // is for; every page reads, and every form sends, without any of them.
 import "./live.js";
 import "./document.js";
+import "./query.js";

@@ -23,6 +23,7 @@ const (
 	OutputMarkdown = "markdown" // of plan, for pull requests
 	OutputCSV      = "csv"      // of query, for spreadsheets and other programs
 	OutputArrow    = "arrow"    // of query, for programs that want exact types
+	OutputParquet  = "parquet"  // of query, a file with exact types
 )
 
 // Print writes a value in the form that --output names. For the form table, human writes it.

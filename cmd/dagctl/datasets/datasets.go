@@ -3,10 +3,8 @@
 package datasets
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -170,44 +168,11 @@ func WriteRows(w io.Writer, style cli.Style, rows query.Rows) {
 	for _, row := range rows.Rows {
 		cells := make([]string, len(row))
 		for i, value := range row {
-			cells[i] = cli.OneLine(cell(value), 60)
+			cells[i] = cli.OneLine(query.Text(value), 60)
 		}
 		t.Add(cells...)
 	}
 	t.Write(w)
-}
-
-// float returns a number as text, with an exponent where it would have many zeros.
-func float(f float64) string {
-	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
-		return strconv.FormatFloat(f, 'g', -1, 64)
-	}
-	return strconv.FormatFloat(f, 'f', -1, 64)
-}
-
-// cell returns a value of a row as text.
-func cell(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	case float64:
-		return float(v)
-	case json.Number:
-		if f, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), "eE") {
-			return float(f)
-		}
-		return v.String()
-	case json.RawMessage:
-		return string(v)
-	}
-
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Sprint(value)
-	}
-	return string(text)
 }
 
 func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {

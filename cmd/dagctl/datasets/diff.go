@@ -73,7 +73,7 @@ func writeDatasetDiff(c *cli.CLI, w io.Writer, d query.Diff) {
 		for _, row := range k.Sample {
 			cells := []string{row.Change, cli.OneLine(row.Partition, 40)}
 			for _, value := range row.Key {
-				cells = append(cells, cli.OneLine(cell(value), 60))
+				cells = append(cells, cli.OneLine(query.Text(value), 60))
 			}
 			t.Add(cells...)
 		}

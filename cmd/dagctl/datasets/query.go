@@ -2,7 +2,6 @@ package datasets
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ func QueryCommand(c *cli.CLI) *cobra.Command {
 	var (
 		at, dag, file string
 		limit         int
+		explain       bool
 	)
 	cmd := &cobra.Command{
 		Use:   "query SQL",
@@ -31,9 +31,11 @@ datasets as they were at one moment, so that no answer has half of a deploy in i
 dataset as "dag/job/output", in quotation marks. With - as the statement, query reads it from standard input.
 
 --at candidate reads a DAG's next version before it serves; --at v3 --dag DAG reads an earlier version as long as it
-exists. Both are for writers. The query reads the datasets of other DAGs from the versions that serve.
+exists; --at 2026-01-31T12:00:00Z reads what was served at that moment, as long as its rows are kept. They are for
+writers. With --dag, the query reads the datasets of other DAGs from the versions that serve.
 
-Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's IPC format, with exact types.`,
+Besides table, json and yaml, --output can be csv, or arrow and parquet, which have exact types: a stream of Arrow's IPC
+format, and a Parquet file. --explain prints how the statement would be run, and does not run it.`,
 		Example: `  dagctl query "SELECT carrier, avg(delay) FROM airport_delays GROUP BY ALL ORDER BY 2 DESC"
   dagctl query "SELECT count(*) FROM airport_delays" --at candidate
   dagctl query - --limit 10000 --output csv < report.sql > report.csv
@@ -56,6 +58,9 @@ Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's
 					WithHint(`write one SELECT, such as "SELECT count(*) FROM airport_delays"`)
 			case limit < 0:
 				return fault.New(fault.Invalid, "--limit %d is negative", limit)
+			case explain && (files[c.Output] != "" || c.Output == cli.OutputCSV):
+				return fault.New(fault.Invalid, "a plan has no form in %s", c.Output).
+					WithHint("leave --output out, or write --output json")
 			}
 			api, err := c.Connect()
 			if err != nil {
@@ -76,8 +81,11 @@ Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's
 			if limit > 0 {
 				body["limit"] = limit
 			}
-			if c.Output == cli.OutputArrow {
-				return queryArrow(cmd.Context(), c, api, body, file)
+			if media := files[c.Output]; media != "" && !explain {
+				return queryFile(cmd.Context(), c, api, body, media, file)
+			}
+			if explain {
+				body["explain"] = true
 			}
 			var answer query.Answer
 			if err := api.Post(cmd.Context(), "/v1/query", body, &answer); err != nil {
@@ -88,8 +96,12 @@ Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's
 				defer fmt.Fprintf(c.Err, "There are more than these %d rows; raise --limit to see more.\n",
 					len(answer.Rows))
 			}
+			if explain && c.Output == "table" {
+				_, err := io.WriteString(c.Out, answer.Plan)
+				return err
+			}
 			if c.Output == cli.OutputCSV {
-				return writeCSV(c.Out, answer)
+				return query.WriteCSV(c.Out, answer)
 			}
 			return c.Print(answer, func(w io.Writer) {
 				WriteRows(w, c.Style(c.Out), query.Rows{Columns: answer.Columns, Rows: answer.Rows})
@@ -98,30 +110,34 @@ Besides table, json and yaml, --output can be csv, or arrow: a stream of Arrow's
 	}
 
 	f := cmd.Flags()
-	f.StringVar(&at, "at", "", "live (default), candidate, or a version of --dag such as v3")
+	f.StringVar(&at, "at", "", "live (default), candidate, a version of --dag such as v3, or an instant")
 	f.StringVar(&dag, "dag", "", "DAG of the version that --at names")
 	f.IntVar(&limit, "limit", 0, "maximum number of rows (default 1000)")
-	f.StringVar(&file, "file", "", "where to write Arrow; default: standard output")
+	f.StringVar(&file, "file", "", "where to write Arrow or Parquet; default: standard output")
+	f.BoolVar(&explain, "explain", false, "print the plan of the statement, and do not run it")
 	_ = cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions([]string{"live", "candidate"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// checkFile refuses what would write Arrow to a terminal, or something else to a file.
+// files are the media types of the outputs that are files.
+var files = map[string]string{cli.OutputArrow: query.MediaArrow, cli.OutputParquet: query.MediaParquet}
+
+// checkFile refuses what would write Arrow or Parquet to a terminal, or something else to a file.
 func checkFile(c *cli.CLI, file string) error {
-	switch arrow := c.Output == cli.OutputArrow; {
-	case file != "" && !arrow:
-		return fault.New(fault.Invalid, "--file is for --output arrow").
+	switch binary := files[c.Output] != ""; {
+	case file != "" && !binary:
+		return fault.New(fault.Invalid, "--file is for --output arrow and parquet").
 			WithHint("write --output %s > %s", c.Output, file)
-	case arrow && file == "" && cli.IsTerminal(c.Out):
-		return fault.New(fault.Invalid, "Arrow is not for a terminal").
+	case binary && file == "" && cli.IsTerminal(c.Out):
+		return fault.New(fault.Invalid, "%s is not for a terminal", strings.ToUpper(c.Output[:1])+c.Output[1:]).
 			WithHint("name a file with --file, or use a pipe")
 	}
 	return nil
 }
 
-// queryArrow writes the rows as Arrow to a file, or to standard output.
-func queryArrow(ctx context.Context, c *cli.CLI, api *cli.Client, body map[string]any, file string) error {
+// queryFile writes the rows, as a media type, to a file or to standard output.
+func queryFile(ctx context.Context, c *cli.CLI, api *cli.Client, body map[string]any, media, file string) error {
 	to := c.Out
 	if file != "" {
 		// Whoever looks for the file finds all of it or nothing.
@@ -134,7 +150,7 @@ func queryArrow(ctx context.Context, c *cli.CLI, api *cli.Client, body map[strin
 		to = part
 	}
 
-	header, err := api.Download(ctx, "/v1/query", body, query.MediaArrow, to)
+	header, err := api.Download(ctx, "/v1/query", body, media, to)
 	if err != nil {
 		return err
 	}
@@ -147,28 +163,4 @@ func queryArrow(ctx context.Context, c *cli.CLI, api *cli.Client, body map[strin
 		fmt.Fprintln(c.Err, "There are more than these rows; raise --limit to see more.")
 	}
 	return nil
-}
-
-// writeCSV writes rows in the form of RFC 4180, and NULL as an empty field.
-func writeCSV(w io.Writer, answer query.Answer) error {
-	out := csv.NewWriter(w)
-	record := make([]string, len(answer.Columns))
-	for i, c := range answer.Columns {
-		record[i] = c.Name
-	}
-	if err := out.Write(record); err != nil {
-		return fmt.Errorf("write as CSV: %w", err)
-	}
-
-	for _, row := range answer.Rows {
-		for i, value := range row {
-			record[i] = cell(value)
-		}
-		if err := out.Write(record); err != nil {
-			return fmt.Errorf("write as CSV: %w", err)
-		}
-	}
-
-	out.Flush()
-	return out.Error()
 }
