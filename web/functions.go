@@ -15,13 +15,14 @@ import (
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/web/markdown"
 )
 
 // functions are the functions that templates may call; all of them format values.
 var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
-	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
+	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown.HTML, "summary": markdown.Summary,
 	"changes": Changes, "jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
 	"sourcePath": sourcePath, "tasksOf": tasksOf, "bulksOf": bulksOf, "checksOf": checksOf, "took": took,
 	"dagPath": dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,

@@ -45,7 +45,8 @@ func chartAsked(r *http.Request) chart.Spec {
 }
 
 func viewResult(a query.Answer, asked chart.Spec) *resultView {
-	v := &resultView{Answer: a, Took: rough(time.Duration(a.Duration) * time.Millisecond), Asked: asked, None: asked.Kind == noChart}
+	v := &resultView{Answer: a, Took: rough(time.Duration(a.Duration) * time.Millisecond), Asked: asked,
+		None: asked.Kind == noChart}
 	columns := make([]chart.Column, len(a.Columns))
 	for i, c := range a.Columns {
 		columns[i] = chart.Column{Name: c.Name, Type: c.Type}

@@ -1,4 +1,5 @@
-package web
+// Package markdown turns the Markdown that people write about datasets into HTML that does no harm. It owns no tables.
+package markdown
 
 import (
 	"bytes"
@@ -38,8 +39,8 @@ var documents = goldmark.New(
 	goldmark.WithRendererOptions(html.WithHardWraps()),
 )
 
-// markdown renders a text. It never returns what the text did not escape.
-func markdown(source string) template.HTML {
+// HTML renders a text. It never returns what the text did not escape.
+func HTML(source string) template.HTML {
 	if len(source) > mostMarkdown {
 		source = strings.ToValidUTF8(source[:mostMarkdown], "")
 	}
@@ -156,8 +157,8 @@ func mayLead(address string) bool {
 	return slices.Contains(linkSchemes, strings.ToLower(u.Scheme))
 }
 
-// summary returns the first paragraph of a Markdown text without its marks, for tables.
-func summary(source string) string {
+// Summary returns the first paragraph of a Markdown text without its marks, for tables.
+func Summary(source string) string {
 	const most = 200
 	if len(source) > 4*most {
 		source = strings.ToValidUTF8(source[:4*most], "")

@@ -1,4 +1,4 @@
-package web
+package markdown_test
 
 import (
 	"regexp"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/dagctl/dagctl/web/markdown"
 )
 
 func TestMarkdown(t *testing.T) {
@@ -27,7 +29,7 @@ func TestMarkdown(t *testing.T) {
 		"<div>\nno\n</div>":    "",
 		"<javascript:alert()>": "<p>javascript:alert()</p>",
 	} {
-		require.Equal(t, want, strings.TrimSpace(string(markdown(source))), source)
+		require.Equal(t, want, strings.TrimSpace(string(markdown.HTML(source))), source)
 	}
 }
 
@@ -63,7 +65,7 @@ var (
 func TestMarkdownDoesNoHarm(t *testing.T) {
 	t.Parallel()
 	for _, source := range attackTexts {
-		root, err := html.Parse(strings.NewReader(string(markdown(source))))
+		root, err := html.Parse(strings.NewReader(string(markdown.HTML(source))))
 		require.NoError(t, err)
 		for n := range root.Descendants() {
 			if n.Type != html.ElementNode {
@@ -77,14 +79,14 @@ func TestMarkdownDoesNoHarm(t *testing.T) {
 				}
 			}
 		}
-		require.NotContains(t, summary(source), "<b>", source)
+		require.NotContains(t, markdown.Summary(source), "<b>", source)
 	}
 }
 
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "The highest of each day. It is.",
-		summary("# Title\n\nThe **highest** of [each](https://x.example) `day`.\nIt is.\n\n# Use it"))
-	require.Equal(t, "Only a title", summary("# Only a title"))
-	require.Len(t, []rune(summary(strings.Repeat("ä", 500))), 201)
+		markdown.Summary("# Title\n\nThe **highest** of [each](https://x.example) `day`.\nIt is.\n\n# Use it"))
+	require.Equal(t, "Only a title", markdown.Summary("# Only a title"))
+	require.Len(t, []rune(markdown.Summary(strings.Repeat("ä", 500))), 201)
 }
