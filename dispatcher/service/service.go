@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/stream"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
@@ -54,6 +55,7 @@ type Service struct {
 	Control  *control.Control
 	Upkeep   *upkeep.Upkeep
 	Why      *why.Explainer
+	Stream   *stream.Stream
 	API      *httpapi.API
 }
 
@@ -94,6 +96,10 @@ func New(c Config) (*Service, error) {
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Runtimes: c.Backends, WorkerToken: c.WorkerToken,
 	})
+	s.Stream, err = stream.New(stream.Config{Pool: d.Pool, Requests: d.Requests, Registry: d.Registry, Log: d.Log})
+	if err != nil {
+		return nil, err
+	}
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why,
@@ -106,6 +112,7 @@ func (s *Service) Run(ctx context.Context) error {
 	loops := []dispatcher.Loop{
 		{Name: "notify", Body: s.Notices.Send},
 		{Name: "openlineage", Body: s.Runs.Send},
+		{Name: "stream", Run: s.Stream.Run},
 		{Name: "late", Body: dispatcher.AtMostEach(notices.LateEvery, s.Notices.AnnounceLate)},
 	}
 	for _, part := range []interface{ Loops() []dispatcher.Loop }{
