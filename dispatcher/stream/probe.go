@@ -123,7 +123,9 @@ func (s *sight) readTasks(ctx context.Context, tx pgx.Tx, orgs, watched []uuid.U
 		return nil
 	}, `
 		SELECT e.org_id, t.job_id, e.id
-		FROM (SELECT id, org_id, task_id FROM task_events WHERE id >= $2 ORDER BY id DESC LIMIT $3) AS e -- its primary key
+		FROM (
+			SELECT id, org_id, task_id FROM task_events WHERE id >= $2
+			ORDER BY id DESC LIMIT $3) AS e -- its primary key
 		CROSS JOIN LATERAL (SELECT job_id FROM tasks WHERE id = e.task_id LIMIT 1) AS t
 		WHERE e.org_id = ANY($1)
 		UNION ALL
@@ -166,8 +168,8 @@ func (s *sight) readTasks(ctx context.Context, tx pgx.Tx, orgs, watched []uuid.U
 	return b.Send(ctx, tx)
 }
 
-// changes returns the places that differ between two sights. It knows nothing of an org, or a watched task, that was not
-// looked at before. What the later sight finds of the trail again, the earlier one has found.
+// changes returns the places that differ between two sights. It knows nothing of an org, or a watched task, that was
+// not looked at before. What the later sight finds of the trail again, the earlier one has found.
 func (s *sight) changes(next *sight) map[place]bool {
 	found := map[place]bool{}
 	known := func(p place) bool { return s.orgs[p.org] && (p.task == uuid.Nil || s.watched[p.task]) }
