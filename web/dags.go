@@ -25,7 +25,8 @@ func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if len(dags) > pageSize {
 		v.DAGs, v.Next = dags[:pageSize], dags[pageSize-1].Name
 	}
-	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Caller: caller, View: v})
+	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Live: follow(), Caller: caller,
+		View: v})
 }
 
 type dagView struct {
@@ -44,6 +45,7 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	if err != nil {
 		return err
 	}
-	v := dagView{DAGDetail: detail, Graph: draw(name, detail.Jobs), Versions: versions}
-	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Caller: caller, View: v})
+	v := dagView{DAGDetail: detail, Graph: draw(detail), Versions: versions}
+	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Live: follow("dag", name),
+		Caller: caller, View: v})
 }

@@ -187,7 +187,7 @@ func lineageNode(row lineageRow, root, dag string, traced bool) node {
 	}
 	title := strings.Trim(row.Label+": "+detail, ": ")
 	return node{Name: shorten(name, nameFits), Detail: shorten(detail, detailFits), Title: title, State: class,
-		Link: row.Link}
+		Link: row.Link, Key: row.ID}
 }
 
 // lineageState says how a dataset is, for people.

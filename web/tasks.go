@@ -52,7 +52,8 @@ func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller
 		q.Set("before", tasks[pageSize-1].ID.String())
 		v.Next = template.URL(q.Encode())
 	}
-	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Caller: caller, View: v})
+	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Live: follow("dag", f.DAG),
+		Caller: caller, View: v})
 }
 
 type taskView struct {
@@ -99,7 +100,7 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		return err
 	}
 	return render(w, http.StatusOK, "task.html", layout{Title: "Task " + detail.DAG + "/" + detail.Job, Tab: "tasks",
-		Caller: caller, View: v})
+		Live: follow("task", id.String()), Caller: caller, View: v})
 }
 
 // logTail returns the last lines of a task's log, or none if the caller may not read what the task makes.

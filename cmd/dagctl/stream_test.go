@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -96,4 +97,21 @@ func TestTheStreamOverHTTP(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, http.StatusUnprocessableEntity, response.StatusCode, query)
 	}
+}
+
+// A browser listens by its session's cookie.
+func TestTheStreamByCookie(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withBaseURL)
+	b := w.signedIn(t, "ada@example.com", authz.RoleReader)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/v1/stream?seconds=2", nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "text/event-stream")
+	response, err := b.client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "event: ready")
 }
