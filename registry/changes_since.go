@@ -36,3 +36,36 @@ func ChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, generations []uuid
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
 }
+
+// DatasetsChangedSince returns those of some datasets of which ChangedSince would find a partition.
+func DatasetsChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, datasets []uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT g.dataset_uuid FROM dataset_versions g
+		WHERE g.dataset_uuid = ANY($1) AND EXISTS (
+			SELECT FROM partition_versions p
+			WHERE p.dataset_version = g.id AND p.changed_in >= pg_snapshot_xmin($2::pg_snapshot)
+			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) OFFSET 0)`, datasets, string(s))
+	if err != nil {
+		return nil, fmt.Errorf("datasets that have changed: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// DAGMark is a DAG with a text that differs whenever the versions that serve it or are on their way do.
+type DAGMark struct {
+	Org  uuid.UUID
+	DAG  string
+	Mark string
+}
+
+// DAGMarks returns the marks of all DAGs of some orgs. It relies on idx_dag_versions_open.
+func DAGMarks(ctx context.Context, tx pgx.Tx, orgs []uuid.UUID) ([]DAGMark, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT org_id, dag_name, sum(hashtextextended(id::text || status || coalesce(error, ''), 0))::text
+		FROM dag_versions WHERE org_id = ANY($1) AND status IN ('Building', 'Ready', 'Active')
+		GROUP BY org_id, dag_name`, orgs)
+	if err != nil {
+		return nil, fmt.Errorf("marks of DAGs: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[DAGMark])
+}

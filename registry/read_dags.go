@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,6 +62,8 @@ type InputView struct {
 type OutputView struct {
 	Name    string `json:"name"`
 	Dataset string `json:"dataset,omitempty" doc:"Its name, if the caller may read it"`
+
+	ID uuid.UUID `json:"-"` // of the dataset
 }
 
 // DAGs lists the org's DAGs by name, beginning after the given one.
@@ -357,9 +360,41 @@ func jobView(j *Job, known map[uuid.UUID]producer) JobView {
 	}
 
 	for _, out := range j.Outputs {
-		v.Outputs = append(v.Outputs, OutputView{Name: out.Name, Dataset: known[out.Generation.Dataset].readable})
+		v.Outputs = append(v.Outputs, OutputView{Name: out.Name, Dataset: known[out.Generation.Dataset].readable,
+			ID: out.Generation.Dataset})
 	}
 	return v
+}
+
+// Named is a DAG, or a job of it, by name.
+type Named struct{ DAG, Job string }
+
+// FindNamed lists the DAGs, and the jobs of the versions that serve, with a text in their names: those first whose
+// names begin with it, and DAGs before jobs. Jobs that the caller may not look into are left out.
+func (r *Registry) FindNamed(
+	ctx context.Context, caller authz.Caller, text string, limit int,
+) (found []Named, err error) {
+	args := []any{caller.OrgID, strings.ToLower(text), limit}
+	hidden := HiddenJob(caller, &args)
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT dag, job FROM (
+				SELECT DISTINCT d.dag_name AS dag, '' AS job, d.dag_name AS name FROM dag_versions d
+				WHERE d.org_id = $1 AND d.status IN ('Building', 'Ready', 'Active')
+				UNION ALL
+				SELECT j.dag_name, j.name, j.name
+				FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+				WHERE c.org_id = $1 AND strpos(lower(j.name), $2) > 0
+				  AND NOT (`+hidden+`)) AS named
+			WHERE strpos(lower(name), $2) > 0
+			ORDER BY NOT starts_with(lower(name), $2), job <> '', name, dag LIMIT $3`, args...)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Named])
+		return err
+	})
+	return found, fault.Wrap(err, "find names with "+text)
 }
 
 // producer is the job that makes a dataset. readable is the dataset's name, empty if the caller may not read it.

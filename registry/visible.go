@@ -120,6 +120,25 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return append([]uuid.UUID{}, hidden...), nil
 }
 
+// HiddenAmong returns those of some origins whose tasks the caller may not see; see ReadableJobs.
+func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	origins []uuid.UUID) (map[uuid.UUID]bool, error) {
+	hidden := map[uuid.UUID]bool{}
+	if caller.ReadsAll() || len(origins) == 0 {
+		return hidden, nil
+	}
+
+	args := []any{caller.OrgID, origins}
+	rows, err := tx.Query(ctx, `
+		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+HiddenJob(caller, &args), args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+	var id uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error { hidden[id] = true; return nil })
+	return hidden, err
+}
+
 // dagOf returns the DAG that makes a dataset of a name or id, empty if there is none.
 func (r *Registry) dagOf(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {

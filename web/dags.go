@@ -27,7 +27,8 @@ func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if len(dags) > pageSize {
 		v.DAGs, v.Next = dags[:pageSize], dags[pageSize-1].Name
 	}
-	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Caller: caller, View: v})
+	return render(w, http.StatusOK, "dags.html", layout{Title: "DAGs", Tab: "dags", Live: follow(), Caller: caller,
+		View: v})
 }
 
 // dagView is the page of a DAG.
@@ -65,7 +66,7 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 
 	on := authz.OnDAG(name)
-	v := dagView{DAGDetail: detail, Graph: draw(name, detail.Jobs), Versions: versions,
+	v := dagView{DAGDetail: detail, Graph: draw(detail), Versions: versions,
 		MayPlan: caller.May(authz.Plan, on), MayDeploy: caller.May(authz.Deploy, on),
 		MayOperate: caller.May(authz.Operate, on), MayInspect: caller.May(authz.Inspect, on)}
 	if len(versions) > versionsShown {
@@ -81,7 +82,8 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	if v.Previous, err = s.previous(r, caller, detail); err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Caller: caller, View: v})
+	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Live: follow("dag", name),
+		Caller: caller, View: v})
 }
 
 // previous returns the version that a DAG can be rolled back to at once; 0 if there is none.

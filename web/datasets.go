@@ -126,7 +126,8 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	if err := s.addWhy(r.Context(), caller, &v); err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets", Caller: caller, View: v})
+	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets",
+		Live: follow("dataset", d.Name), Caller: caller, View: v})
 }
 
 // addGrid adds the states of partitions, beginning before a key.

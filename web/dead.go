@@ -38,7 +38,8 @@ func (s *Site) dead(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 			return err
 		}
 	}
-	return render(w, http.StatusOK, "dead.html", layout{Title: "Dead letters", Tab: "dead", Caller: caller, View: v})
+	return render(w, http.StatusOK, "dead.html", layout{Title: "Dead letters", Tab: "dead",
+		Live: follow("dag", v.Filter.DAG), Caller: caller, View: v})
 }
 
 // askDead counts the dead tasks of an error group, and asks whether to apply a verb to them.

@@ -22,12 +22,24 @@ type node struct {
 	Title               string // the whole text
 	State               string // class; of a job, the state of its tasks
 	Link                string // empty: it leads nowhere
+	Key                 string // names it among the nodes of the graph, also when it is drawn again
+	Share               int    // of its work that is done, in percent; 0: nothing is known or done
+}
+
+// Bar returns the path of the line that shows the share, empty if there is none.
+func (n node) Bar() string {
+	if n.Share <= 0 {
+		return ""
+	}
+	const inset = 8
+	return fmt.Sprintf("M %d %d h %d", n.X+inset, n.Y+n.Height-4, (n.Width-2*inset)*min(n.Share, 100)/100)
 }
 
 type edge struct {
 	Path, Class, Title string
+	From, To           string // keys of nodes
 
-	from, to int // indices of nodes
+	from, to int // their indices
 }
 
 // Sizes in user units of the SVG, which are CSS pixels at its natural size.
@@ -53,6 +65,7 @@ func arrange(nodes []node, edges []edge) graph {
 		nodes[i].X, nodes[i].Y = p.X, p.Y
 	}
 	for i, e := range edges {
+		e.From, e.To = nodes[e.from].Key, nodes[e.to].Key
 		if e.Path = pathOf(l.Routes[i]); e.Path != "" {
 			g.Edges = append(g.Edges, e)
 		}
@@ -79,34 +92,6 @@ func pathOf(route []layered.Point) string {
 		}
 	}
 	return b.String()
-}
-
-// draw draws the jobs of a DAG.
-func draw(dag string, jobs []views.JobStatus) graph {
-	nodes, place := make([]node, len(jobs)), map[string]int{}
-	for i, j := range jobs {
-		place[j.Name] = i
-		state := stateOf(j.Tasks)
-		nodes[i] = node{Name: shorten(j.Name, nameFits), Detail: shorten(j.Operator+", "+state, detailFits),
-			Title: j.Name + ": " + j.Operator + ", " + state, State: state,
-			Link: "/tasks?dag=" + dag + "&job=" + j.Name}
-	}
-
-	var edges []edge
-	drawn := map[[2]int]bool{}
-	for i, j := range jobs {
-		for _, in := range j.Inputs {
-			from, ok := place[in.Job]
-			if !ok || in.DAG != dag || drawn[[2]int{from, i}] {
-				continue
-			}
-			drawn[[2]int{from, i}] = true
-			edges = append(edges, edge{from: from, to: i, Title: in.Job + " to " + j.Name})
-		}
-	}
-	g := arrange(nodes, edges)
-	g.Label = "Graph of the jobs; the table below says the same"
-	return g
 }
 
 // stateOf returns the worst state that any of a job's tasks is in.

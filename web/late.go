@@ -29,5 +29,6 @@ func (s *Site) late(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		q.Set("after", v.Datasets[pageSize-1].Name)
 		v.Next = template.URL(q.Encode())
 	}
-	return render(w, http.StatusOK, "late.html", layout{Title: "Late", Tab: "late", Caller: caller, View: v})
+	return render(w, http.StatusOK, "late.html", layout{Title: "Late", Tab: "late", Live: follow("dag", v.DAG),
+		Caller: caller, View: v})
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -190,7 +189,7 @@ func lineageNode(row lineageRow, root, dag string, traced bool) node {
 	}
 	title := strings.Trim(row.Label+": "+detail, ": ")
 	return node{Name: shorten(name, nameFits), Detail: shorten(detail, detailFits), Title: title, State: class,
-		Link: row.Link}
+		Link: row.Link, Key: row.ID}
 }
 
 // lineageState says how a dataset is, for people.
@@ -222,7 +221,7 @@ func linkOf(n lineage.Node) string {
 	case n.Kind == lineage.KindDataset:
 		return datasetPath(cmp.Or(n.NameNow, n.Dataset)) + "/lineage"
 	}
-	return "/tasks?" + url.Values{"dag": {n.DAG}, "job": {n.Job}}.Encode()
+	return jobPath(n.DAG, n.Job)
 }
 
 // columnsText says which of its columns an edge is about.

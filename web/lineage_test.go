@@ -62,8 +62,8 @@ func TestLargeGraphsAreDrawn(t *testing.T) {
 		jobs = append(jobs, job(fmt.Sprintf("j%d", i), fmt.Sprintf("j%d", max(0, i-1-i%25)), fmt.Sprintf("j%d", i/2)))
 	}
 	began, w = time.Now(), httptest.NewRecorder()
-	detail := views.DAGDetail{Jobs: jobs}
-	require.NoError(t, render(w, 200, "dag.html", layout{View: dagView{DAGDetail: detail, Graph: draw("d", jobs)}}))
+	detail := views.DAGDetail{DAGStatus: views.DAGStatus{DAG: registry.DAG{Name: "d"}}, Jobs: jobs}
+	require.NoError(t, render(w, 200, "dag.html", layout{View: dagView{DAGDetail: detail, Graph: draw(detail)}}))
 	took = time.Since(began)
 	t.Logf("500 jobs: %s, %d bytes", took, w.Body.Len())
 	require.Less(t, took, enough)

@@ -69,7 +69,8 @@ func (s *Site) tasks(w http.ResponseWriter, r *http.Request, caller authz.Caller
 	if v.Actions, err = s.latestBulks(r, caller, 3); err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Caller: caller, View: v})
+	return render(w, http.StatusOK, "tasks.html", layout{Title: "Tasks", Tab: "tasks", Live: follow("dag", f.DAG),
+		Caller: caller, View: v})
 }
 
 type taskView struct {
@@ -123,7 +124,8 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "task.html", layout{Title: v.Title, Tab: "tasks", Caller: caller, View: v})
+	return render(w, http.StatusOK, "task.html", layout{Title: v.Title, Tab: "tasks",
+		Live: follow("task", id.String()), Caller: caller, View: v})
 }
 
 // logTail returns the last lines of a task's log, or none if the caller may not read what the task makes.

@@ -15,6 +15,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -81,6 +82,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 
 	// An unpublished dataset has slashes in its name. NAME/lineage is the page of its lineage.
 	api.HandlePage(authz.Reader, "GET /datasets/{name...}", s.dataset)
+	api.HandlePage(authz.Reader, "GET /palette", s.palette)
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
 	api.HandlePage(authz.Admin, "GET /workers", s.workers)
@@ -125,8 +127,21 @@ type layout struct {
 	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
 	Now    time.Time
+	Live   string        // what it follows, see follow; empty: nothing
 	Head   template.HTML // what the page adds to the HTML's head
 	View   any
+}
+
+// follow returns what a page follows: the query of /v1/stream, of pairs of names and values that may be empty; all of
+// the org's changes if all are.
+func follow(pairs ...string) string {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return cmp.Or(q.Encode(), "all")
 }
 
 // Who names the caller for people.

@@ -29,9 +29,9 @@ func TestDraw(t *testing.T) {
 	jobs[3].Inputs = append(jobs[3].Inputs, registry.InputView{DAG: "elsewhere", Job: "daily"},
 		registry.InputView{As: "hidden"})
 
-	g := draw("d", jobs)
-	require.Len(t, g.Nodes, 4)
-	require.Len(t, g.Edges, 4, "edges from other DAGs are not drawn")
+	g := drawn("d", jobs)
+	require.Len(t, g.Nodes, 5, "the jobs, and one for all that is hidden")
+	require.Len(t, g.Edges, 5)
 
 	x := func(i int) int { return g.Nodes[i].X }
 	require.Less(t, x(0), x(1))
@@ -48,8 +48,8 @@ func TestDraw(t *testing.T) {
 
 func TestDrawEndsOnACircle(t *testing.T) {
 	t.Parallel()
-	require.Len(t, draw("d", []views.JobStatus{job("a", "b"), job("b", "a"), job("c", "c")}).Nodes, 3)
-	require.Empty(t, draw("d", nil).Nodes)
+	require.Len(t, drawn("d", []views.JobStatus{job("a", "b"), job("b", "a"), job("c", "c")}).Nodes, 3)
+	require.Empty(t, drawn("d", nil).Nodes)
 }
 
 func TestWording(t *testing.T) {
@@ -97,4 +97,9 @@ func TestLinksToFurtherPagesAreQueries(t *testing.T) {
 		require.NoError(t, render(w, 200, page, layout{View: view}))
 		require.Contains(t, w.Body.String(), "?after=a%26b&amp;dag=d\"", page)
 	}
+}
+
+// drawn draws the jobs of a DAG.
+func drawn(dag string, jobs []views.JobStatus) graph {
+	return draw(views.DAGDetail{DAGStatus: views.DAGStatus{DAG: registry.DAG{Name: dag}}, Jobs: jobs})
 }

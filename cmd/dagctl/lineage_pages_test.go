@@ -44,8 +44,8 @@ func TestThePageOfLineage(t *testing.T) {
 
 	page := w.page(t, writer, "/datasets/daily_highest/lineage")
 	require.ElementsMatch(t, []string{"/datasets/daily_highest/lineage", "/datasets/readings/landing/0/lineage",
-		"/tasks?dag=readings&job=landing", "/datasets/peaks/scaled/0/lineage", "/datasets/station_peaks/lineage",
-		"/tasks?dag=peaks&job=tell"}, links(page))
+		"/dags/readings/jobs/landing", "/datasets/peaks/scaled/0/lineage", "/datasets/station_peaks/lineage",
+		"/dags/peaks/jobs/tell"}, links(page))
 	require.Len(t, withClass(page, "path", "edge"), 5)
 	require.Len(t, withClass(page, "g", "foreign"), 3, "nodes of another DAG")
 	require.Len(t, withClass(page, "g", "root"), 1)

@@ -80,7 +80,7 @@ func TestPagesShowWhatThereIs(t *testing.T) {
 	require.Equal(t, "landing", jobs[0][0])
 	require.Equal(t, []string{"daily", "sql"}, jobs[1][:2])
 	require.Equal(t, "daily_highest", jobs[1][4])
-	require.Len(t, all(all(dag, "svg")[0], "rect"), 3)
+	require.Len(t, all(all(dag, "svg")[0], "rect"), 4, "three jobs and what they publish")
 	require.Equal(t, "v1", rows(dag, 2)[0][0], "versions come after jobs and sources")
 
 	tasks := rows(w.page(t, writer, "/tasks?dag=readings&job=daily&status=Completed"), 0)

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/stream"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
@@ -56,6 +57,7 @@ type Service struct {
 	Upkeep   *upkeep.Upkeep
 	Why      *why.Explainer
 	Desk     *attention.Desk
+	Stream   *stream.Stream
 	API      *httpapi.API
 }
 
@@ -97,6 +99,10 @@ func New(c Config) (*Service, error) {
 		Runtimes: c.Backends, WorkerToken: c.WorkerToken,
 	})
 	s.Desk = attention.New(d, s.Views, c.Backends)
+	s.Stream, err = stream.New(stream.Config{Pool: d.Pool, Requests: d.Requests, Registry: d.Registry, Log: d.Log})
+	if err != nil {
+		return nil, err
+	}
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk,
@@ -109,6 +115,7 @@ func (s *Service) Run(ctx context.Context) error {
 	loops := []dispatcher.Loop{
 		{Name: "notify", Body: s.Notices.Send},
 		{Name: "openlineage", Body: s.Runs.Send},
+		{Name: "stream", Run: s.Stream.Run},
 		{Name: "late", Body: dispatcher.AtMostEach(notices.LateEvery, s.Notices.AnnounceLate)},
 	}
 	for _, part := range []interface{ Loops() []dispatcher.Loop }{

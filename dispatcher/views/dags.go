@@ -3,6 +3,8 @@ package views
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/flow"
 )
 
 // Counts is how many tasks are in each state.
@@ -42,9 +45,10 @@ type DAGStatus struct {
 // DAGDetail is a DAG with the jobs of the version it shows, and its sources.
 type DAGDetail struct {
 	DAGStatus
-	Build   *BuildProgress `json:"build,omitempty" doc:"Of the version being built"`
-	Jobs    []JobStatus    `json:"jobs"`
-	Sources []SourceStatus `json:"sources"`
+	Build     *BuildProgress  `json:"build,omitempty" doc:"Of the version being built"`
+	Jobs      []JobStatus     `json:"jobs"`
+	Consumers []ForeignReader `json:"consumers" nullable:"false" doc:"Jobs of other DAGs that read its datasets, in the versions that serve; of those that the caller may look into"`
+	Sources   []SourceStatus  `json:"sources"`
 }
 
 // JobStatus is a job with its tasks.
@@ -53,6 +57,13 @@ type JobStatus struct {
 	Tasks    Counts       `json:"tasks"`
 	Withheld int64        `json:"withheld,omitempty" doc:"Partitions whose newest revisions readers do not see"`
 	Paused   *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
+}
+
+// ForeignReader is a job of another DAG that reads a dataset.
+type ForeignReader struct {
+	Dataset string `json:"dataset"`
+	DAG     string `json:"dag"`
+	Job     string `json:"job"`
 }
 
 // SourceStatus is the state of a source job.
@@ -166,6 +177,9 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 				detail.Jobs[i].Withheld = withheld[dag.Active.ID][job.Name]
 			}
 		}
+		if detail.Consumers, err = consumers(ctx, tx, caller, name, detail.Jobs); err != nil {
+			return err
+		}
 		detail.Sources, err = vs.sources(ctx, tx, caller, name)
 		return err
 	})
@@ -173,6 +187,37 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		return DAGDetail{}, fmt.Errorf("DAG %s: %w", name, err)
 	}
 	return detail, nil
+}
+
+// consumers lists the jobs of other DAGs that read what the jobs of a DAG make, never nil.
+func consumers(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string, jobs []JobStatus,
+) ([]ForeignReader, error) {
+	list, names := []ForeignReader{}, map[uuid.UUID]string{}
+	for _, j := range jobs {
+		for _, out := range j.Outputs {
+			if out.Dataset != "" {
+				names[out.ID] = out.Dataset
+			}
+		}
+	}
+	live, err := flow.ServingAt(ctx, tx, caller, dagName, registry.Live)
+	if err != nil || len(names) == 0 {
+		return list, err
+	}
+
+	readers, err := flow.From(ctx, tx, caller, live, slices.Collect(maps.Keys(names)))
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range readers {
+		for _, id := range r.Reads {
+			if name := names[id]; name != "" && r.DAG != dagName && !r.Hidden {
+				list = append(list, ForeignReader{Dataset: name, DAG: r.DAG, Job: r.Name})
+			}
+		}
+	}
+	return list, nil
 }
 
 // serving lists the versions that DAGs serve.

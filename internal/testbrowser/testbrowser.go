@@ -101,6 +101,12 @@ func (b *Browser) Enter(selector string) {
 		chromedp.KeyEvent(kb.Enter))
 }
 
+// Press presses keys, wherever the focus is, and returns when the page that they lead to is loaded.
+func (b *Browser) Press(keys string) {
+	b.t.Helper()
+	b.leave("press "+keys, chromedp.KeyEvent(keys))
+}
+
 // leave runs actions that lead to another page, and returns when that is loaded.
 func (b *Browser) leave(what string, actions ...chromedp.Action) {
 	b.t.Helper()

@@ -3,3 +3,5 @@
 import "./live.js";
 import "./document.js";
 import "./query.js";
+import "./graph.js";
+import "./palette.js";

@@ -1,5 +1,5 @@
 // A page that has changed is fetched again, and what differs is put in place: what is open, focused or typed stays.
-// The element that follows changes says so by data-live.
+// A page says by data-live of its main element what it follows: the query of /v1/stream, or "all".
 
 // refresh fetches the page anew and puts what it shows in place of what it showed.
 export async function refresh() {
@@ -21,3 +21,65 @@ export async function refresh() {
 }
 
 document.addEventListener("input", (event) => event.target.form?.setAttribute("data-begun", ""));
+
+const follows = document.getElementById("main")?.dataset.live;
+if (follows) follow(follows === "all" ? "/v1/stream" : "/v1/stream?" + follows);
+
+// follow refreshes the page whenever the stream tells of a change: at most once a second, less often where the page
+// takes long to make, and not while nobody sees it.
+function follow(address) {
+  const soonest = 1000, effort = 4; // milliseconds; how many times as long as it takes lies between two refreshes
+  let source, again, timer, last = 0, took = 0, patience = 2000;
+  const badge = document.getElementById("live");
+  const say = (text) => {
+    if (badge.textContent === text) return;
+    badge.textContent = text;
+    badge.classList.toggle("away", text !== "Live");
+  };
+
+  let running = false, behind = false;
+  const run = async () => {
+    const began = performance.now();
+    [timer, running, behind] = [undefined, true, false];
+    try {
+      await refresh();
+    } catch {
+      // The server is away; the stream says when it is back.
+    }
+    last = performance.now();
+    [took, running] = [last - began, false];
+    if (behind) soon();
+  };
+  const soon = () => {
+    behind = running; // a change that comes while the page is on its way is fetched after it
+    if (running || timer !== undefined || document.hidden) return;
+    timer = setTimeout(run, Math.max(0, last + Math.max(soonest, effort * took) - performance.now()));
+  };
+
+  const open = () => {
+    close();
+    if (document.hidden) return;
+    source = new EventSource(address);
+    source.addEventListener("ready", () => {
+      patience = 2000;
+      say("Live");
+      soon(); // what has happened since the page was made
+    });
+    source.addEventListener("change", soon);
+    source.addEventListener("error", () => {
+      say("Reconnecting…");
+      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
+      again = setTimeout(open, patience);
+      patience = Math.min(2 * patience, 60000);
+    });
+  };
+  const close = () => {
+    clearTimeout(again);
+    source?.close();
+  };
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => event.persisted && open());
+  open();
+}

@@ -305,6 +305,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	catalog.New(a.registry).AddRoutes(a.API)
 	deploy.New(a.registry).AddRoutes(a.API)
 	a.Dispatcher.API.AddRoutes(a.API)
+	a.Dispatcher.Stream.AddRoutes(a.API)
 	a.timers.AddRoutes(a.API)
 	a.Logs.AddRoutes(a.API)
 	queries.AddRoutes(a.API)
