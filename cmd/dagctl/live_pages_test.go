@@ -60,11 +60,11 @@ func TestPagesFollowATask(t *testing.T) {
 		b.WaitText("#live", "Live")
 		b.Run("mark", chromedp.Evaluate(mark, &ok))
 	}
-	task.WaitText("dl .status", "Running")
+	task.WaitText(".badges .badge", "Running")
 	waitGraph(dag, "running")
 
 	require.NoError(t, os.WriteFile(gate, nil, 0o600))
-	task.WaitText("dl .status", "Completed")
+	task.WaitText(".badges .badge", "Completed")
 	waitGraph(dag, "idle")
 	requireSameDocument(t, task)
 	requireSameDocument(t, dag)
@@ -79,7 +79,7 @@ func TestThePaletteByKeyboard(t *testing.T) {
 	b := w.open(t, writer, "/tasks")
 	b.WaitText("#find", "Find")
 	b.Run("open", chromedp.KeyEvent("/"))
-	b.WaitText(".palette[open] [aria-selected=true]", "DAGs")
+	b.WaitText(".palette[open] [aria-selected=true]", "Home")
 	b.Run("search", chromedp.KeyEvent("daily_hi"))
 	b.WaitText("#palette-0", "daily_highest")
 	b.Run("close", chromedp.KeyEvent(kb.Escape))
@@ -88,7 +88,7 @@ func TestThePaletteByKeyboard(t *testing.T) {
 	require.False(t, open)
 
 	b.Run("open again", chromedp.KeyEvent("/"))
-	b.WaitText(".palette[open] [aria-selected=true]", "DAGs")
+	b.WaitText(".palette[open] [aria-selected=true]", "Home")
 	b.Run("search", chromedp.KeyEvent("dail"))
 	b.WaitText("#palette-0", "readings/daily")
 	b.WaitText("#palette-1", "daily_highest")

@@ -3,7 +3,7 @@
 
 const links = [...document.querySelectorAll("header nav a, nav.tabs a")];
 const pages = links.map((a) => ({ kind: "page", name: a.textContent.trim(), path: a.getAttribute("href") }));
-const letters = { "/dags": "d", "/tasks": "t", "/dead": "x", "/late": "l", "/datasets": "s", "/query": "q", "/workers": "w", "/users": "a" };
+const letters = { "/dags": "d", "/tasks": "t", "/dead": "x", "/late": "l", "/datasets": "s", "/query": "q", "/workers": "w", "/users": "a", "/": "h", "/sources": "o", "/timers": "i", "/secrets": "e" };
 
 const element = (name, attributes, ...children) => {
   const made = document.createElement(name);
@@ -47,7 +47,7 @@ const go = (one) => one && location.assign(one.path);
 
 async function search() {
   waiting = undefined;
-  const text = input.value.trim(), mine = ++asked;
+  const text = input.value.trim().replace(/^\/+/, ""), mine = ++asked; // the key that opens it may be typed into it
   const near = pages.filter((page) => page.name.toLowerCase().includes(text.toLowerCase()));
   if (!text) return show(near);
   try {
@@ -117,7 +117,7 @@ document.addEventListener("keydown", (event) => {
   if (path && pages.some((page) => page.path === path)) location.assign(path);
   else if (event.key === "/") {
     event.preventDefault();
-    setTimeout(open); // so that the key is not typed into the field
+    open();
   }
   else if (event.key === "?") showHelp();
 });
