@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/dial"
@@ -54,6 +55,7 @@ type Service struct {
 	Views    *views.Views
 	Control  *control.Control
 	Upkeep   *upkeep.Upkeep
+	Usage    *usage.Usage
 	Why      *why.Explainer
 	Desk     *attention.Desk
 	API      *httpapi.API
@@ -91,7 +93,8 @@ func New(c Config) (*Service, error) {
 	s.Builds = builds.New(d, s.Sources)
 	s.Views = views.New(d)
 	s.Control = control.New(d, s.Sources, s.Views)
-	s.Upkeep = upkeep.New(d, s.Builds, s.Views)
+	s.Usage = usage.New(d, s.Views)
+	s.Upkeep = upkeep.New(d, s.Builds, s.Views, s.Usage)
 	s.Why = why.New(why.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Runtimes: c.Backends, WorkerToken: c.WorkerToken,
