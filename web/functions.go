@@ -18,6 +18,8 @@ var functions = template.FuncMap{
 	"datasetPath": datasetPath, "number": number, "class": class,
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown, "summary": summary,
 	"changes": Changes,
+	"money":   func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
+	"seconds": seconds, "options": func(texts ...string) []string { return texts }, "title": capital,
 }
 
 // stamp formats a time as logs have it.
@@ -91,6 +93,20 @@ func Size(n int64) string {
 
 // class returns the CSS class of a state of any type.
 func class(state any) string { return strings.ToLower(fmt.Sprint(state)) }
+
+// seconds formats a sum of seconds.
+func seconds(s float64) string { return rough(time.Duration(s * float64(time.Second))) }
+
+// percent formats a share of a whole.
+func percent(share float64) string {
+	if share > 0 && share < 0.01 {
+		return "< 1 %"
+	}
+	return fmt.Sprintf("%.0f %%", share*100)
+}
+
+// capital returns a word as it begins a heading.
+func capital(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
 
 // number groups the digits of a number, for columns that people compare.
 func number(n int64) string {

@@ -58,6 +58,7 @@ func New(c Config) (*Site, error) {
 // AddRoutes adds the pages to an API.
 func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /{$}", s.home)
+	api.HandlePage(authz.Reader, "GET /costs", s.costs)
 	api.HandlePage(authz.Reader, "GET /dags", s.dags)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}", s.dag)
 	api.HandlePage(authz.Reader, "GET /tasks", s.tasks)
@@ -82,7 +83,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 // layout is the data of the frame that every page has around its view.
 type layout struct {
 	Title  string
-	Tab    string // home, dags, tasks, dead, late, datasets, query, workers or access
+	Tab    string // home, dags, tasks, dead, late, datasets, query, costs, workers or access
 	Subtab string // of access: users, roles, trust, tokens or audit
 	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller

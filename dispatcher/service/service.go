@@ -102,7 +102,7 @@ func New(c Config) (*Service, error) {
 	s.Desk = attention.New(d, s.Views, c.Backends)
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
-		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk,
+		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk, Usage: s.Usage,
 	})
 	return s, nil
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Durations are kept as counts by buckets, four for each power of two: a quantile is right to within a tenth. The first bucket ends at shortest, the last is open.
+// Durations are kept as counts by buckets, four for each power of two: a quantile is right to within a tenth. The
+// first bucket ends at shortest, the last is open.
 const (
 	shortest = 10 * time.Millisecond
 	buckets  = 96 // the last begins at 1.6 days

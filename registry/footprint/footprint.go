@@ -1,5 +1,5 @@
-// Package footprint says what jobs have left: their names beyond their versions, what attempts wrote, what datasets hold,
-// and when datasets are due; and which of the names a caller may see. It reads the registry's tables.
+// Package footprint says what jobs have left: their names beyond their versions, what attempts wrote, what datasets
+// hold, and when datasets are due; and which of the names a caller may see. It reads the registry's tables.
 package footprint
 
 import (
@@ -51,7 +51,8 @@ type Written struct {
 }
 
 // WrittenBy returns what attempts of tasks wrote. ended has the time, in microseconds since 1970, at which each attempt
-// ended; what was written later is told apart. It relies on idx_partition_versions_task. What a generation took over from another was not written.
+// ended; what was written later is told apart. It relies on idx_partition_versions_task. What a generation took over
+// from another was not written.
 func WrittenBy(ctx context.Context, tx pgx.Tx, ended map[Attempt]int64) (map[Attempt][]Written, error) {
 	ids, numbers, micros := make([]uuid.UUID, 0, len(ended)), []int{}, []int64{}
 	for a, at := range ended {
@@ -168,4 +169,10 @@ func DatasetNames(
 		return nil, fmt.Errorf("names of datasets: %w", err)
 	}
 	return found, nil
+}
+
+// DAGs counts the DAGs of an org that serve.
+func DAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID) (n int64, err error) {
+	err = tx.QueryRow(ctx, `SELECT count(*) FROM dag_current_versions WHERE org_id = $1`, org).Scan(&n)
+	return n, err
 }
