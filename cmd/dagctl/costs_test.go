@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,7 +96,7 @@ func TestCostsForEachRole(t *testing.T) {
 	home := w.page(t, admin, "/")
 	requireAccessible(t, home, "/")
 	require.Contains(t, text(home), "Cost of 7 days")
-	require.Contains(t, cellsOf(rows(home, len(all(home, "table"))-1)), "readings/landing")
+	require.Contains(t, text(home), "No source has a schedule", "what polls each second is no news")
 }
 
 func TestTrendOfAJob(t *testing.T) {
@@ -119,6 +122,38 @@ func TestTrendOfAJob(t *testing.T) {
 	require.Zero(t, hidden.Days[0].Bytes)
 	status, _ := w.send(t, foreign, http.MethodGet, "/v1/jobs/readings/daily/trend", "", nil)
 	require.Equal(t, http.StatusNotFound, status)
+}
+
+func TestWhatComesNext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.land(t, "2026-01-01")
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(strings.Replace(readingsDAG, "tags: [weather]", "due: { within: 2h }", 1),
+		"every: 1s", "every: 6h", 1)), 0o600))
+	must(t, w.env(t, writer), "deploy", file)
+
+	next := func(caller string) (kinds []string) {
+		var found usage.Forecast
+		require.NoError(t, w.as(caller).Get(t.Context(), "/v1/forecast", nil, &found))
+		for _, n := range found.Items {
+			require.Greater(t, n.At, time.Now().Add(-time.Minute))
+			kinds = append(kinds, n.Kind)
+		}
+		return kinds
+	}
+	require.ElementsMatch(t, []string{"due", "fires"}, next(writer))
+	require.Empty(t, next(foreign))
+	home := w.page(t, writer, "/")
+	requireAccessible(t, home, "/")
+	shown := cellsOf(rows(home, len(all(home, "table"))-1))
+	require.Contains(t, shown, "readings/landing")
+	require.Contains(t, shown, "daily_highest@")
+	require.Contains(t, shown, "likely late")
+
+	must(t, w.env(t, admin), "roles", "create", "hr")
+	must(t, w.env(t, admin), "datasets", "visibility", "daily_highest", "--role", "role:hr")
+	require.Equal(t, []string{"fires"}, next(reader), "hidden names never appear")
 }
 
 // cellsOf is the text of all cells.

@@ -48,13 +48,16 @@ type Forecast struct {
 	More  bool   `json:"more" doc:"There is more later"`
 }
 
-// mostNext bounds a forecast.
-const mostNext = 20
+// mostNext bounds a forecast. Sources that poll more often than once in calm would fill it.
+const (
+	mostNext = 20
+	calm     = time.Hour
+)
 
 // Forecast returns what is to happen next in the caller's org, the next first.
 func (u *Usage) Forecast(ctx context.Context, caller authz.Caller, now time.Time) (f Forecast, err error) {
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		clocks, err := footprint.Clocks(ctx, tx, caller.OrgID)
+		clocks, err := footprint.Clocks(ctx, tx, caller.OrgID, calm)
 		if err != nil {
 			return err
 		}

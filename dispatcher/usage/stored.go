@@ -17,7 +17,7 @@ import (
 const KindMeasure = "usage_upkeep"
 
 const (
-	measureEvery = time.Hour
+	measureEvery = 15 * time.Minute
 	measureBatch = 100  // datasets of a step
 	removeBatch  = 5000 // rows of a step
 )

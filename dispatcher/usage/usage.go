@@ -62,7 +62,7 @@ type Amount struct {
 	Failed   int64   `json:"failed" doc:"Attempts that failed"`
 	Rows     int64   `json:"rows" doc:"Written"`
 	Bytes    int64   `json:"bytes" doc:"Written"`
-	Stored   int64   `json:"stored_bytes" doc:"Now, of what readers see, as it was measured within the last hour"`
+	Stored   int64   `json:"stored_bytes" doc:"Now, of what readers see, as it was measured within the last quarter of an hour"`
 }
 
 // add adds a part of another amount.

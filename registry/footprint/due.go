@@ -109,11 +109,13 @@ type Clock struct {
 	Source   dag.Source
 }
 
-// Clocks lists the source jobs of the active versions that a clock fires. Everybody may know when.
-func Clocks(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]Clock, error) {
+// Clocks lists the source jobs of the active versions that a clock fires, without those that poll more often than once
+// in some time. Everybody may know when they fire.
+func Clocks(ctx context.Context, tx pgx.Tx, org uuid.UUID, every time.Duration) ([]Clock, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT j.dag_name, j.name, j.source FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
-		WHERE c.org_id = $1 AND j.source ->> 'kind' IN ('cron', 'poll')`, org)
+		WHERE c.org_id = $1 AND (j.source ->> 'kind' = 'cron'
+			OR j.source ->> 'kind' = 'poll' AND (j.source ->> 'every')::bigint >= $2)`, org, every.Nanoseconds())
 	if err != nil {
 		return nil, fmt.Errorf("sources with a clock: %w", err)
 	}
