@@ -58,8 +58,6 @@ CREATE TABLE usage_progress (
     settling_xid XID8
 );
 INSERT INTO usage_progress (after, counted, settled) VALUES (uuid_v7(), now(), now());
-CREATE VIEW usage_counted AS SELECT counted FROM usage_progress;
-GRANT SELECT ON usage_counted TO dagctl_app;
 
 -- add_each adds arrays of counts, of which the shorter one ends in zeros.
 CREATE FUNCTION add_each(a BIGINT[], b BIGINT[]) RETURNS BIGINT[] IMMUTABLE PARALLEL SAFE LANGUAGE sql AS $$

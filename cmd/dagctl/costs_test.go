@@ -129,8 +129,8 @@ func TestWhatComesNext(t *testing.T) {
 	w := newWorld(t)
 	w.land(t, "2026-01-01")
 	file := filepath.Join(t.TempDir(), "dag.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(strings.Replace(readingsDAG, "tags: [weather]", "due: { within: 2h }", 1),
-		"every: 1s", "every: 6h", 1)), 0o600))
+	document := strings.NewReplacer("tags: [weather]", "due: { within: 2h }", "every: 1s", "every: 6h").Replace(readingsDAG)
+	require.NoError(t, os.WriteFile(file, []byte(document), 0o600))
 	must(t, w.env(t, writer), "deploy", file)
 
 	next := func(caller string) (kinds []string) {

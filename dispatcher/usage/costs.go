@@ -149,8 +149,11 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 			return err
 		}
 		u.fill(&c, q, groups, steps, now)
-		return tx.QueryRow(ctx, `SELECT counted FROM usage_counted`).Scan(&c.Counted)
+		return nil
 	})
+	if err == nil {
+		c.Counted, err = u.counted(ctx)
+	}
 	if err != nil {
 		return c, fmt.Errorf("read usage: %w", err)
 	}

@@ -105,11 +105,16 @@ func (u *Usage) settle(ctx context.Context, tx pgx.Tx) (p progress, err error) {
 
 // Lag returns how long ago the last attempts ended that may not be counted yet. What they left behind must stay.
 func (u *Usage) Lag(ctx context.Context) (time.Duration, error) {
-	var counted time.Time
-	if err := u.pool.QueryRow(ctx, `SELECT counted FROM usage_progress`).Scan(&counted); err != nil {
-		return 0, fmt.Errorf("how far usage is counted: %w", err)
+	counted, err := u.counted(ctx)
+	return max(clock.Now().Sub(counted), 0), err
+}
+
+// counted returns the time before which all attempts that ended are counted.
+func (u *Usage) counted(ctx context.Context) (at time.Time, err error) {
+	if err = u.pool.QueryRow(ctx, `SELECT counted FROM usage_progress`).Scan(&at); err != nil {
+		return at, fmt.Errorf("how far usage is counted: %w", err)
 	}
-	return max(clock.Now().Sub(counted), 0), nil
+	return at.UTC(), nil
 }
 
 // ended is a row of the trail, and what its task says of the attempt.
