@@ -129,7 +129,8 @@ func TestWhatComesNext(t *testing.T) {
 	w := newWorld(t)
 	w.land(t, "2026-01-01")
 	file := filepath.Join(t.TempDir(), "dag.yaml")
-	document := strings.NewReplacer("tags: [weather]", "due: { within: 2h }", "every: 1s", "every: 6h").Replace(readingsDAG)
+	document := strings.NewReplacer(
+		"tags: [weather]", "due: { within: 2h }", "every: 1s", "every: 6h").Replace(readingsDAG)
 	require.NoError(t, os.WriteFile(file, []byte(document), 0o600))
 	must(t, w.env(t, writer), "deploy", file)
 
