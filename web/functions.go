@@ -32,7 +32,9 @@ var functions = template.FuncMap{
 	},
 	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
 	"fromName":     query.NameOf, "columnName": query.QuoteName,
-	"add": func(a, b float64) float64 { return a + b },
+	"add":   func(a, b float64) float64 { return a + b },
+	"money": func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
+	"seconds": seconds, "options": func(texts ...string) []string { return texts },
 }
 
 // stamp formats a time as logs have it.
@@ -134,6 +136,20 @@ func Size(n int64) string {
 
 // class returns the CSS class of a state of any type.
 func class(state any) string { return strings.ToLower(fmt.Sprint(state)) }
+
+// seconds formats a sum of seconds.
+func seconds(s float64) string { return rough(time.Duration(s * float64(time.Second))) }
+
+// percent formats a share of a whole.
+func percent(share float64) string {
+	if share > 0 && share < 0.01 {
+		return "< 1 %"
+	}
+	return fmt.Sprintf("%.0f %%", share*100)
+}
+
+// capital returns a word as it begins a heading.
+func capital(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
 
 // number groups the digits of a number, for columns that people compare.
 func number(n int64) string {

@@ -1,11 +1,16 @@
 package web
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/attention"
+	"github.com/dagctl/dagctl/dispatcher/usage"
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // homeView is what needs a person now.
@@ -13,6 +18,15 @@ type homeView struct {
 	Needs []need
 	More  bool
 	Empty bool // the org has no DAG yet
+	Facts []homeFact
+	Next  usage.Forecast
+}
+
+// homeFact is a figure of the row above what needs somebody.
+type homeFact struct {
+	Says, Value, Note string
+	Path              string
+	Spark             *spark
 }
 
 // need is an item with the ways that lead on from it.
@@ -48,8 +62,12 @@ func needOf(i attention.Item) need {
 	switch {
 	case i.Dataset != "":
 		n.Path = datasetPath(i.Dataset)
+	case i.Job != "":
+		n.Path = jobPath(i.DAG, i.Job)
+	case i.Version > 0:
+		n.Path = dagPath(i.DAG, "versions", i.Version)
 	case i.DAG != "":
-		n.Path = "/dags/" + url.PathEscape(i.DAG)
+		n.Path = dagPath(i.DAG)
 	}
 
 	n.Helper = n.Path
@@ -62,6 +80,21 @@ func needOf(i attention.Item) need {
 		n.Helper += "#why"
 	case attention.Backpressure:
 		n.Helper = "/tasks?status=Queued"
+	case attention.Quota:
+		n.Helper = "/usage"
+	case attention.SourceError:
+		n.Helper = sourcePath(i.DAG, i.Job)
+	case attention.Paused:
+		switch {
+		case i.DAG == "":
+			n.Help = "" // `dagctl resume --org` does it
+		case i.Job == "":
+			n.Helper = dagPath(i.DAG, "resume")
+		default:
+			n.Helper = dagPath(i.DAG, "jobs", i.Job, "resume")
+		}
+	case attention.BuildFailed, attention.BuildWaits:
+		n.Helper = dagPath(i.DAG, "versions", i.Version)
 	}
 	return n
 }
@@ -83,5 +116,91 @@ func (s *Site) home(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		}
 		v.Empty = len(dags) == 0
 	}
-	return render(w, http.StatusOK, "home.html", layout{Title: "Home", Tab: "home", Caller: caller, View: v})
+	if v.Facts, err = s.homeFacts(r.Context(), caller, clock.Now()); err != nil {
+		return err
+	}
+	if v.Next, err = s.Dispatcher.Usage.Forecast(r.Context(), caller, clock.Now()); err != nil {
+		return err
+	}
+	return render(w, http.StatusOK, "home.html", layout{Title: "Home", Tab: "home", Live: follow(), Caller: caller,
+		View: v})
+}
+
+// homeFacts returns what there is now, what was done and failed within a day, and what a week costs, against the one
+// before.
+func (s *Site) homeFacts(ctx context.Context, caller authz.Caller, now time.Time) ([]homeFact, error) {
+	us := s.Dispatcher.Usage
+	there, err := us.Now(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	hourly := usage.Question{By: usage.ByOrg, Step: usage.Hour, Since: now.Add(-23 * time.Hour)}
+	day, err := us.Costs(ctx, caller, hourly, now)
+	if err != nil {
+		return nil, err
+	}
+	weeks, err := us.Costs(ctx, caller, usage.Question{By: usage.ByOrg, Since: now.Add(-13 * 24 * time.Hour)}, now)
+	if err != nil {
+		return nil, err
+	}
+
+	var done, failed []float64
+	for _, p := range day.Points {
+		done, failed = append(done, float64(p.Tasks)), append(failed, float64(p.Failed))
+	}
+	whole := func(v float64) string { return number(int64(v)) }
+	return []homeFact{
+		{Says: "DAGs", Value: number(there.DAGs), Path: "/dags"},
+		{Says: "Running", Value: upTo(there.Running), Note: upTo(there.Queued) + " queued",
+			Path: "/tasks?status=Running"},
+		{Says: "Done in 24 h", Value: number(day.Total.Tasks), Path: "/tasks?status=Completed",
+			Spark: tinySpark("Tasks done by the hour", done, whole)},
+		{Says: "Failed in 24 h", Value: number(day.Total.Failed), Note: "attempts", Path: "/tasks?status=Failed",
+			Spark: tinySpark("Attempts failed by the hour", failed, whole)},
+		weekFact(weeks),
+	}, nil
+}
+
+// upTo formats a count that ends at a bound.
+func upTo(n int64) string {
+	if n >= usage.MostCounted {
+		return number(usage.MostCounted) + " or more"
+	}
+	return number(n)
+}
+
+// weekFact compares the last seven days with the seven before.
+func weekFact(c usage.Costs) homeFact {
+	var values []float64
+	for _, p := range c.Points {
+		value := p.Seconds
+		if p.Money != nil {
+			value = *p.Money
+		}
+		values = append(values, value)
+	}
+	half, before, last := len(values)/2, 0.0, 0.0
+	for i, v := range values {
+		if i < half {
+			before += v
+		} else {
+			last += v
+		}
+	}
+
+	format := amountFormat(c.Currency)
+	f := homeFact{Says: "Cost of 7 days", Value: format(last), Path: "/costs",
+		Spark: tinySpark("Cost of 14 days by the day", values, format)}
+	if c.Currency == "" {
+		f.Says = "Work of 7 days"
+	}
+	switch {
+	case before == 0:
+		f.Note = "nothing in the 7 before"
+	case last >= before:
+		f.Note = fmt.Sprintf("%.0f %% more than the 7 before", (last/before-1)*100)
+	default:
+		f.Note = fmt.Sprintf("%.0f %% less than the 7 before", (1-last/before)*100)
+	}
+	return f
 }

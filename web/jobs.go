@@ -131,8 +131,8 @@ func (v *jobView) addDefinition() {
 		add("Priority", fmt.Sprint(d.Priority))
 	}
 	add("Attempts", attemptsOf(d))
-	add("Timeout", seconds(d.Timeout))
-	add("Heartbeat timeout", seconds(d.HeartbeatTimeout))
+	add("Timeout", unlessZero(d.Timeout))
+	add("Heartbeat timeout", unlessZero(d.HeartbeatTimeout))
 	add("Checks", strings.Join(d.Checks, ", "))
 	add("Secrets", strings.Join(d.Secrets, ", "))
 	add("Code version", d.CodeVersion)
@@ -165,12 +165,12 @@ func attemptsOf(d *views.JobDefinition) string {
 		d.RetryMultiplier, seconds(d.RetryMax))
 }
 
-// seconds formats a number of seconds; "" for none.
-func seconds(n float64) string {
+// unlessZero formats a number of seconds; "" for none.
+func unlessZero(n float64) string {
 	if n == 0 {
 		return ""
 	}
-	return rough(time.Duration(n * float64(time.Second)))
+	return seconds(n)
 }
 
 // durations returns the curve of how long completed tasks took, the oldest first; nil for fewer than two.

@@ -120,9 +120,6 @@ func standing(t views.Task) []string {
 	return effects
 }
 
-// capital returns a verb as the beginning of a sentence.
-func capital(verb string) string { return strings.ToUpper(verb[:1]) + verb[1:] }
-
 // selectionOf returns the selection of tasks that a query or a form names.
 func selectionOf(q url.Values) views.TaskSelection {
 	return views.TaskSelection{DAG: q.Get("dag"), Job: q.Get("job"), Status: q.Get("status"), Kind: q.Get("kind"),

@@ -65,6 +65,7 @@ func New(c Config) (*Site, error) {
 // AddRoutes adds the pages to an API.
 func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /{$}", s.home)
+	api.HandlePage(authz.Reader, "GET /costs", s.costs)
 	api.HandlePage(authz.Reader, "GET /dags", s.dags)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}", s.dag)
 	s.addVersionPages(api)

@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 )
@@ -24,6 +25,7 @@ type Config struct {
 	Upkeep     *upkeep.Upkeep
 	Why        *why.Explainer
 	Desk       *attention.Desk
+	Usage      *usage.Usage
 }
 
 // API handles the requests for the operations.
@@ -37,12 +39,13 @@ type API struct {
 	upkeep     *upkeep.Upkeep
 	why        *why.Explainer
 	desk       *attention.Desk
+	usage      *usage.Usage
 }
 
 // New returns an API.
 func New(c Config) *API {
 	return &API{
 		dispatcher: c.Dispatcher, pressure: c.Dispatcher.Pressure, sources: c.Sources, builds: c.Builds,
-		views: c.Views, control: c.Control, upkeep: c.Upkeep, why: c.Why, desk: c.Desk,
+		views: c.Views, control: c.Control, upkeep: c.Upkeep, why: c.Why, desk: c.Desk, usage: c.Usage,
 	}
 }

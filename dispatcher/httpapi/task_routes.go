@@ -30,6 +30,7 @@ type pressureOutput struct{ Body pressure.Pressure }
 // AddRoutes adds the dispatcher's operations to an API.
 func (a *API) AddRoutes(api *authz.API) {
 	api.FindBy(authz.TheTasks, a.views.DAGOfTask)
+	a.addUsageRoutes(api)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-dags", Method: http.MethodGet, Path: "/v1/dags", Tags: []string{"dags"},

@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/stream"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/dial"
@@ -55,6 +56,7 @@ type Service struct {
 	Views    *views.Views
 	Control  *control.Control
 	Upkeep   *upkeep.Upkeep
+	Usage    *usage.Usage
 	Why      *why.Explainer
 	Desk     *attention.Desk
 	Stream   *stream.Stream
@@ -93,7 +95,8 @@ func New(c Config) (*Service, error) {
 	s.Builds = builds.New(d, s.Sources)
 	s.Views = views.New(d)
 	s.Control = control.New(d, s.Sources, s.Views)
-	s.Upkeep = upkeep.New(d, s.Builds, s.Views)
+	s.Usage = usage.New(d, s.Views)
+	s.Upkeep = upkeep.New(d, s.Builds, s.Views, s.Usage)
 	s.Why = why.New(why.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Runtimes: c.Backends, WorkerToken: c.WorkerToken,
@@ -105,7 +108,7 @@ func New(c Config) (*Service, error) {
 	}
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
-		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk,
+		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk, Usage: s.Usage,
 	})
 	return s, nil
 }

@@ -207,7 +207,8 @@ func (u *Upkeep) beginTasks(ctx context.Context, now time.Time) (workitems.Step,
 	if err := u.items.Add(ctx, kindSweep, objects); err != nil {
 		return nil, err
 	}
-	return u.walkStep(taskColumns+`job_id <> ALL($5)`, removeTasks, now.Add(-KeepTasks), tasks.SortedIDs(origins)), nil
+	before, err := u.countedBefore(ctx, KeepTasks, now)
+	return u.walkStep(taskColumns+`job_id <> ALL($5)`, removeTasks, before, tasks.SortedIDs(origins)), err
 }
 
 // beginTasksOf begins a turn of the sweep of the tasks of a job that says how long they stay.
@@ -224,7 +225,14 @@ func (u *Upkeep) beginTasksOf(ctx context.Context, origin string, now time.Time)
 	if !ok {
 		return gone, nil
 	}
-	return u.walkStep(taskColumns+`job_id = $5`, removeTasks, now.Add(-keep), id), nil
+	before, err := u.countedBefore(ctx, keep, now)
+	return u.walkStep(taskColumns+`job_id = $5`, removeTasks, before, id), err
+}
+
+// countedBefore returns the time before which tasks must have ended to be removed: what they used has been counted.
+func (u *Upkeep) countedBefore(ctx context.Context, keep time.Duration, now time.Time) (time.Time, error) {
+	lag, err := u.usage.Lag(ctx)
+	return now.Add(-max(keep, lag)), err
 }
 
 // ownRetention returns, for the origins whose jobs set it, how long finished tasks stay.

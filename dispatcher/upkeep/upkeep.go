@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/dispatcher/workitems"
@@ -30,20 +31,21 @@ type Upkeep struct {
 	workerID       string
 	poll           time.Duration
 	items          *workitems.Runner
+	usage          *usage.Usage
 
 	// KeepVersions is how long versions stay that no longer serve, before they shrink to their records.
 	KeepVersions time.Duration
 }
 
 // New returns the upkeep of a dispatcher.
-func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views) *Upkeep {
+func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views, us *usage.Usage) *Upkeep {
 	u := &Upkeep{
 		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
 		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
-		KeepVersions: KeepVersions,
+		KeepVersions: KeepVersions, usage: us,
 	}
 	u.items = workitems.New(d.Pool, d.Log, u.sweeps(), u.expiring(), u.collecting(), u.reconciling(), u.limits(),
-		u.fanOut())
+		u.fanOut(), us.Counting(), us.Measuring())
 	return u
 }
 

@@ -10,7 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -74,4 +76,17 @@ func Partitioning(d registry.Dataset) (p dag.Partitioning, err error) {
 		return p, fmt.Errorf("partitioning of %s: %w", d.Name, err)
 	}
 	return p, nil
+}
+
+// Trend returns the last points of a dataset, by its name or id.
+func (c *Catalog) Trend(ctx context.Context, caller authz.Caller, name string) (points []Point, err error) {
+	d, err := c.Dataset(ctx, caller, name)
+	if err != nil {
+		return nil, err
+	}
+	err = pg.InOrgTx(ctx, c.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		points, err = trend(ctx, tx, caller.OrgID, d)
+		return err
+	})
+	return points, err
 }

@@ -61,7 +61,8 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 
 func (c *CLI) checkOutput(command string) error {
 	if slices.Contains(outputs, c.Output) || c.Output == OutputMarkdown && command == "plan" ||
-		slices.Contains([]string{OutputCSV, OutputArrow, OutputParquet}, c.Output) && command == "query" {
+		slices.Contains([]string{OutputCSV, OutputArrow, OutputParquet}, c.Output) && command == "query" ||
+		c.Output == OutputCSV && command == "costs" {
 		return nil
 	}
 	return fault.New(fault.Invalid, "--output %q is not known", c.Output).WithHint("use table, json or yaml")

@@ -29,6 +29,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -240,6 +241,9 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 	if err != nil {
 		return err
 	}
+	a.Dispatcher.Usage.Prices = usage.Prices{Currency: cfg.Prices.Currency, Second: cfg.Prices.Second,
+		Written: cfg.Prices.Written, StoredMonths: cfg.Prices.StoredByMonth}
+	a.Dispatcher.Usage.Keep = time.Duration(cfg.UsageRetentionDays) * 24 * time.Hour
 	a.Dispatcher.Upkeep.KeepVersions = time.Duration(cfg.VersionRetentionDays) * 24 * time.Hour
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/runevents"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/dispatcher/usage"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
@@ -59,10 +60,13 @@ type Config struct {
 	Secrets      SecretsConfig      `yaml:"secrets"`
 	Identity     IdentityConfig     `yaml:"identity"`
 	OpenLineage  OpenLineageConfig  `yaml:"openlineage"`
+	Prices       PricesConfig       `yaml:"prices"`
 	Log          LogConfig          `yaml:"log"`
 
 	// VersionRetentionDays is how long DAG versions stay that no longer serve, before they shrink to their records.
 	VersionRetentionDays int `yaml:"version_retention_days"`
+	// UsageRetentionDays is how long it stays known what jobs used.
+	UsageRetentionDays int `yaml:"usage_retention_days"`
 
 	// The following are not part of the config file.
 	TaskKeys    []authz.TaskKey `yaml:"-"` // come before the keys of Tasks; a dev server sets them
@@ -101,6 +105,14 @@ func (c OpenLineageConfig) namespaces() map[string]string {
 		}
 	}
 	return of
+}
+
+// PricesConfig says what usage costs. Without a currency, no money is shown.
+type PricesConfig struct {
+	Currency      string  `yaml:"currency"`              // such as EUR
+	Second        float64 `yaml:"second"`                // of an attempt
+	Written       float64 `yaml:"gigabyte_written"`      // 10^9 bytes
+	StoredByMonth float64 `yaml:"gigabyte_stored_month"` // of 730 hours
 }
 
 // TasksConfig names the keys of the capability tokens that tasks present, the newest first.
@@ -261,6 +273,7 @@ var (
 		TaskLogs:             defaultTaskLogs,
 		Identity:             defaultIdentity,
 		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
+		UsageRetentionDays:   int(usage.KeepUsage / (24 * time.Hour)),
 		Log:                  DefaultLog,
 	}
 )

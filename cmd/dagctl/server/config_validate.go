@@ -73,6 +73,8 @@ func (cfg *Config) Validate() error {
 	found.between("task_logs.max_mb", cfg.TaskLogs.MaxMB, 1, 1024)
 	found.between("task_logs.keep_days", int64(cfg.TaskLogs.KeepDays), 1, 3650)
 	found.between("version_retention_days", int64(cfg.VersionRetentionDays), 8, 36500)
+	found.between("usage_retention_days", int64(cfg.UsageRetentionDays), 1, 3650)
+	cfg.Prices.check(&found)
 	if _, err := NewLogger(io.Discard, cfg.Log); err != nil {
 		found.add("log", "%v", err)
 	}
@@ -201,6 +203,15 @@ func (c OpenLineageConfig) check(found *problems) {
 			found.add("openlineage."+org+".url",
 				"is not like https://marquez.example.com/api/v1/lineage, without a user and password")
 		}
+	}
+}
+
+func (c PricesConfig) check(found *problems) {
+	if least := min(c.Second, c.Written, c.StoredByMonth); least < 0 {
+		found.add("prices", "%v is less than nothing", least)
+	}
+	if c.Currency == "" && c != (PricesConfig{}) {
+		found.add("prices.currency", "is not set, so no money would be shown: write EUR, say")
 	}
 }
 

@@ -1,0 +1,325 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+)
+
+// By is what usage is grouped by.
+type By string
+
+// What usage can be grouped by.
+const (
+	ByJob     By = "job"
+	ByDataset By = "dataset"
+	ByOwner   By = "owner"
+	ByDAG     By = "dag"
+	ByOrg     By = "org"
+)
+
+// Step is the span of time of one point of a trend, in UTC. Weeks begin on Monday.
+type Step string
+
+// The steps.
+const (
+	Hour Step = "hour"
+	Day  Step = "day"
+	Week Step = "week"
+)
+
+var lengths = map[Step]time.Duration{Hour: time.Hour, Day: 24 * time.Hour, Week: 7 * 24 * time.Hour}
+
+// mostSteps bounds the points of a trend, and mostRows the rows of an answer.
+const mostSteps, mostRows = 400, 100
+
+// Question asks for usage. Zero fields mean: by job, the last seven days, by the day, all DAGs.
+type Question struct {
+	By    By        `query:"by" enum:"job,dataset,owner,dag,org" default:"job" doc:"What the rows are about"`
+	Since time.Time `query:"since" doc:"Taken down to the beginning of its step; a week before until if it is left out"`
+	Until time.Time `query:"until" doc:"Taken up to the end of its step; now if it is left out"`
+	Step  Step      `query:"step" enum:"hour,day,week" default:"day" doc:"Of trends; hours, days and weeks are those of UTC"`
+	DAG   string    `query:"dag" doc:"Only this DAG"`
+}
+
+// complete fills in what was left out, and checks the rest.
+func (q Question) complete(now time.Time) (Question, error) {
+	q.By, q.Step = cmp.Or(q.By, ByJob), cmp.Or(q.Step, Day)
+	length, known := lengths[q.Step]
+	if !known {
+		return q, fault.New(fault.Invalid, "step %q is none of hour, day and week", q.Step)
+	}
+	if !slices.Contains([]By{ByJob, ByDataset, ByOwner, ByDAG, ByOrg}, q.By) {
+		return q, fault.New(fault.Invalid, "by %q is none of job, dataset, owner, dag and org", q.By)
+	}
+
+	if q.Until.IsZero() {
+		q.Until = now
+	}
+	if q.Since.IsZero() {
+		q.Since = q.Until.Add(-6 * 24 * time.Hour)
+	}
+	q.Since = q.Since.UTC().Truncate(length)
+	q.Until = q.Until.UTC().Add(length - 1).Truncate(length)
+	switch n := q.Until.Sub(q.Since) / length; {
+	case n <= 0:
+		return q, fault.New(fault.Invalid, "until is not after since")
+	case n > mostSteps:
+		return q, fault.New(fault.Invalid, "from since to until are %d steps; %d are the most", n, mostSteps).
+			WithHint("ask for longer steps, or for less time")
+	}
+	return q, nil
+}
+
+// Row is the usage of one job, dataset, owner, DAG or org.
+type Row struct {
+	DAG     string `json:"dag,omitempty"`
+	Job     string `json:"job,omitempty"`
+	Dataset string `json:"dataset,omitempty"`
+	Owner   string `json:"owner,omitempty"`
+	Org     string `json:"org,omitempty"`
+	Amount
+	Money    *float64  `json:"money,omitempty" doc:"Where the server has prices"`
+	Share    float64   `json:"share" doc:"Of the total: of the money or, without prices, of the seconds"`
+	Trend    []float64 `json:"trend" nullable:"false" doc:"Money or, without prices, seconds, by step"`
+	Redacted bool      `json:"redacted,omitempty" doc:"The caller may not look into it: rows and bytes are left out"`
+}
+
+// Name names what the row is about; empty for what has no dataset or owner that the caller may see.
+func (r Row) Name() string {
+	if r.Job != "" && r.Dataset == "" {
+		return r.DAG + "/" + r.Job
+	}
+	return cmp.Or(r.Dataset, r.Owner, r.DAG, r.Org)
+}
+
+// Total is the usage of all, in one step or in all of them.
+type Total struct {
+	At time.Time `json:"at"`
+	Amount
+	Money *float64 `json:"money,omitempty"`
+}
+
+// Costs is what was used in a span of time.
+type Costs struct {
+	By       By        `json:"by"`
+	Step     Step      `json:"step"`
+	Since    time.Time `json:"since"`
+	Until    time.Time `json:"until"`
+	Counted  time.Time `json:"counted_until" doc:"Attempts that ended later are not in it yet"`
+	Currency string    `json:"currency,omitempty" doc:"Of the money; absent where the server has no prices"`
+	Total    Total     `json:"total"`
+	Points   []Total   `json:"points" nullable:"false" doc:"Of all, by step"`
+	Rows     []Row     `json:"rows" nullable:"false" doc:"The most expensive first, at most 100"`
+	Others   *Row      `json:"others,omitempty" doc:"The sum of what is beyond 100 rows"`
+}
+
+// Costs returns what the caller's org used. Whoever may not look into a job sees its tasks and seconds, as in the list
+// of tasks, and neither its rows and bytes nor the names of its datasets.
+func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now time.Time) (c Costs, err error) {
+	if q, err = q.complete(now); err != nil {
+		return c, err
+	}
+	c = Costs{By: q.By, Step: q.Step, Since: q.Since, Until: q.Until, Currency: u.Prices.Currency, Rows: []Row{}}
+	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if q.DAG != "" {
+			if _, err := u.registry.DAG(ctx, tx, caller, q.DAG); err != nil {
+				return err
+			}
+		}
+		used, err := readUsed(ctx, tx, caller, q)
+		if err != nil {
+			return err
+		}
+		groups, err := group(ctx, tx, caller, q, used)
+		if err != nil {
+			return err
+		}
+
+		steps, err := readSteps(ctx, tx, caller, q, groups)
+		if err != nil {
+			return err
+		}
+		u.fill(&c, q, groups, steps, now)
+		return nil
+	})
+	if err == nil {
+		c.Counted, err = u.counted(ctx)
+	}
+	if err != nil {
+		return c, fmt.Errorf("read usage: %w", err)
+	}
+	return c, nil
+}
+
+// output is an output of a job.
+type output struct {
+	dag, job string
+	index    int
+}
+
+// from returns the table that has the steps of a question, and its column of time.
+func (q Question) from() (table, unit string) {
+	if q.Step == Hour {
+		return "usage_hours", "hour"
+	}
+	return "usage_days", "day"
+}
+
+// readUsed sums the usage of each output, with what is stored of it.
+func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (map[output]Amount, error) {
+	table, unit := q.from()
+	rows, err := tx.Query(ctx, `
+		SELECT dag_name, job_name, output, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
+			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
+		FROM `+table+` WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
+		GROUP BY 1, 2, 3
+		UNION ALL
+		SELECT dag_name, job_name, output, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
+		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, q.DAG, q.Since, q.Until)
+	if err != nil {
+		return nil, err
+	}
+
+	used := map[output]Amount{}
+	var (
+		o output
+		a Amount
+	)
+	_, err = pgx.ForEachRow(rows, []any{&o.dag, &o.job, &o.index, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
+		&a.Bytes, &a.Stored}, func() error {
+		sum := used[o]
+		sum.add(a, 1)
+		used[o] = sum
+		return nil
+	})
+	return used, err
+}
+
+// at is the usage of a group in a step.
+type at struct {
+	group int
+	time  time.Time
+}
+
+// readSteps sums the usage of groups by step. Group -1 is all.
+func readSteps(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping,
+) (map[at]Amount, error) {
+	table, unit := q.from()
+	columns := pg.Columns(g.parts)
+	rows, err := tx.Query(ctx, `
+		SELECT p.group, date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds * p.seconds),
+			coalesce(sum(u.attempts) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.tasks) FILTER (WHERE p.whole), 0)::bigint,
+			coalesce(sum(u.failed) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.rows) FILTER (WHERE p.data), 0)::bigint,
+			coalesce(sum(u.bytes) FILTER (WHERE p.data), 0)::bigint
+		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[], $12::boolean[])
+			AS p(dag, job, output, "group", seconds, whole, data)
+		JOIN `+table+` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output
+		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
+		GROUP BY 1, 2`,
+		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, columns...)...)
+	if err != nil {
+		return nil, err
+	}
+
+	steps := map[at]Amount{}
+	var (
+		s at
+		a Amount
+	)
+	_, err = pgx.ForEachRow(rows, []any{&s.group, &s.time, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
+		&a.Bytes}, func() error {
+		s.time = s.time.UTC()
+		steps[s] = a
+		return nil
+	})
+	return steps, err
+}
+
+// fill writes the answer: points of all, and a row for each group.
+func (u *Usage) fill(c *Costs, q Question, g *grouping, steps map[at]Amount, now time.Time) {
+	length := lengths[q.Step]
+	over := min(q.Until.Sub(q.Since), max(now.Sub(q.Since), 0)) // that what is stored now has been stored
+	weigh := func(a Amount, over time.Duration) (float64, *float64) {
+		if u.Prices.Currency == "" {
+			return a.Seconds, nil
+		}
+		money := u.Prices.of(a, over)
+		return money, &money
+	}
+
+	c.Total.At, c.Total.Amount = q.Since, g.total
+	all, money := weigh(g.total, over)
+	c.Total.Money = money
+	for t := q.Since; t.Before(q.Until); t = t.Add(length) {
+		p := Total{At: t, Amount: steps[at{-1, t}]}
+		p.Stored = g.total.Stored
+		_, p.Money = weigh(p.Amount, min(length, max(now.Sub(t), 0)))
+		c.Points = append(c.Points, p)
+	}
+
+	for i, row := range g.rows {
+		weight, money := weigh(row.Amount, over)
+		row.Money, row.Trend = money, []float64{}
+		if all > 0 {
+			row.Share = weight / all
+		}
+		for _, p := range c.Points {
+			a := steps[at{i, p.At}]
+			a.Stored = row.Stored
+			value, _ := weigh(a, min(length, max(now.Sub(p.At), 0)))
+			row.Trend = append(row.Trend, value)
+		}
+		c.Rows = append(c.Rows, row)
+	}
+	slices.SortStableFunc(c.Rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name(), b.Name()))
+	})
+	c.cut()
+}
+
+// cut sums up what is beyond the most rows of an answer.
+func (c *Costs) cut() {
+	if len(c.Rows) <= mostRows {
+		return
+	}
+	others := Row{Trend: make([]float64, len(c.Points))}
+
+	for _, r := range c.Rows[mostRows:] {
+		others.add(r.Amount, 1)
+		others.Share += r.Share
+		for i, v := range r.Trend {
+			others.Trend[i] += v
+		}
+		if r.Money != nil {
+			sum := *r.Money
+			if others.Money != nil {
+				sum += *others.Money
+			}
+			others.Money = &sum
+		}
+	}
+	c.Rows, c.Others = c.Rows[:mostRows], &others
+}
+
+// ParseTime reads a date, which is the beginning of that day of UTC, or an RFC 3339 time. An empty text is no time.
+func ParseTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fault.New(fault.Invalid, "%q is neither like 2026-01-31 nor like 2026-01-31T12:00:00Z", text)
+}

@@ -1,0 +1,138 @@
+package usage
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/registry/footprint"
+)
+
+// grouping says which rows of an answer the usage of outputs goes to. What a job uses as a whole goes to its datasets
+// in equal parts; its tasks count for each of them.
+type grouping struct {
+	rows  []Row
+	total Amount
+	parts []part
+	index map[subject]int
+}
+
+// subject is what a row is about.
+type subject struct{ dag, job, dataset, owner, org string }
+
+// part is what a group gets of the usage of an output; the fields are in the order of readSteps' columns.
+type part struct {
+	DAG, Job      string
+	Output, Group int
+	Seconds       float64 // of those of the job
+	Whole         bool    // its attempts and tasks
+	Data          bool    // its rows and bytes
+}
+
+// names is what the caller may know of the jobs and datasets of an org.
+type names struct {
+	caller   authz.Caller
+	jobs     map[[2]string]footprint.JobOutline
+	datasets map[output]footprint.DatasetName
+}
+
+// group sums what was used by what a question asks for.
+func group(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, used map[output]Amount,
+) (*grouping, error) {
+	n := names{caller, map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
+	jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range jobs {
+		n.jobs[[2]string{j.DAG, j.Job}] = j
+	}
+
+	if q.By == ByDataset || q.By == ByOwner {
+		datasets, err := footprint.DatasetNames(ctx, tx, caller, q.DAG)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range slices.Backward(datasets) { // the published one of an output is first
+			n.datasets[output{d.DAG, d.Job, d.Output}] = d
+		}
+	}
+
+	g := &grouping{index: map[subject]int{}}
+	for _, o := range slices.SortedFunc(maps.Keys(used), func(a, b output) int {
+		return cmp.Or(cmp.Compare(a.dag, b.dag), cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
+	}) {
+		g.add(n, q.By, o, used[o])
+	}
+	return g, nil
+}
+
+// hides reports whether the caller may not look into a job. Of a job that no active version has, nobody knows what it
+// read.
+func (n names) hides(o output) bool {
+	job, known := n.jobs[[2]string{o.dag, o.job}]
+	return job.Hidden || !known && !n.caller.ReadsAll()
+}
+
+// about returns what the row of an output is about.
+func (n names) about(by By, o output) subject {
+	switch by {
+	case ByJob:
+		return subject{dag: o.dag, job: o.job}
+	case ByDAG:
+		return subject{dag: o.dag}
+	case ByOrg:
+		return subject{org: n.caller.OrgSlug}
+	case ByOwner:
+		return subject{owner: n.datasets[o].Owner}
+	}
+	return subject{dataset: n.datasets[o].Name}
+}
+
+// add adds the usage of an output to its groups, and to the total.
+func (g *grouping) add(n names, by By, o output, a Amount) {
+	hidden := n.hides(o)
+	if hidden {
+		a.Rows, a.Bytes, a.Stored = 0, 0, 0
+	}
+	g.total.add(a, 1)
+	g.parts = append(g.parts, part{o.dag, o.job, o.index, -1, 1, true, !hidden})
+
+	// What is written and stored is the output's own, the rest the job's.
+	own := g.at(n.about(by, o), hidden)
+	shares := map[int]float64{own: 1}
+	if outputs := n.jobs[[2]string{o.dag, o.job}].Outputs; o.index == 0 && outputs > 1 {
+		shares = map[int]float64{}
+		for i := range outputs {
+			shares[g.at(n.about(by, output{o.dag, o.job, i}), hidden)] += 1 / float64(outputs)
+		}
+	}
+	if _, ok := shares[own]; !ok {
+		shares[own] = 0
+	}
+	for i, share := range shares {
+		mine := a
+		if i != own {
+			mine.Rows, mine.Bytes, mine.Stored = 0, 0, 0
+		}
+		g.rows[i].add(mine, share)
+		g.parts = append(g.parts, part{o.dag, o.job, o.index, i, share, true, i == own && !hidden})
+	}
+}
+
+// at returns the index of the row about something.
+func (g *grouping) at(of subject, hidden bool) int {
+	i, ok := g.index[of]
+	if !ok {
+		i = len(g.rows)
+		g.index[of] = i
+		g.rows = append(g.rows, Row{DAG: of.dag, Job: of.job, Dataset: of.dataset, Owner: of.owner, Org: of.org})
+	}
+	g.rows[i].Redacted = g.rows[i].Redacted || hidden
+	return i
+}
