@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
+.PHONY: help pictures demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -20,7 +20,7 @@ demo: setup build ## run examples/us-flights with all that it needs; ONCE=1 ends
 	@scripts/demo.sh
 
 test: setup test-servers vet ## run all tests, as continuous integration does
-	go test -race -parallel 4 -timeout 20m ./...
+	go test -race -parallel 4 -timeout 30m ./...
 	go test -tags noscope -run SecondWall ./cmd/dagctl
 
 check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
@@ -71,6 +71,9 @@ chaos: setup test-servers ## kill, stop and cut off servers, workers and Postgre
 alerts: setup ## cause outages under a real Prometheus with the rules of docs/alerts.yaml, for some minutes
 	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 	go test -tags soak -run 'TestAlertsFire$$' -timeout 30m -v ./proof
+
+pictures: setup test-servers ## make the pictures of the documentation anew, by running the examples and walking through the pages
+	go test -tags soak -run 'TestPictures$$' -timeout 10m -v ./proof/pictures -args -into "$$PWD/docs/images"
 
 setup: ## install what is missing: a C++ compiler and PostgreSQL
 	@scripts/setup.sh

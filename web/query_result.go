@@ -68,10 +68,8 @@ func viewResult(a query.Answer, asked chart.Spec) *resultView {
 
 // draw draws the chart that was asked for, or else the one that the types suggest, if they suggest one.
 func (v *resultView) draw(columns []chart.Column) {
-	spec := v.Asked
 	if !v.None {
-		var err error
-		if spec, err = chart.Choose(columns, v.Asked); err == nil {
+		if spec, err := chart.Choose(columns, v.Asked); err == nil {
 			drawn := chart.Draw(columns, v.Answer.Rows, spec)
 			v.Chart = &drawn
 		} else if v.Asked != (chart.Spec{}) {

@@ -45,7 +45,7 @@ func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.
 		return err
 	}
 
-	token := r.Form.Get("token")
+	token := r.Form.Get("of")
 	if r.Method == http.MethodPost {
 		if _, err = s.Dispatcher.Drain(r.Context(), caller, id, token, clock.Now()); err == nil {
 			http.Redirect(w, r, backTo(f, "/workers"), http.StatusSeeOther)
@@ -57,6 +57,6 @@ func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.
 		Says: "It finishes its tasks and claims no more, until it is started anew.",
 		Effects: []string{"Other workers of its runtimes go on.",
 			"A server continues with everything else that it does."},
-		Action: r.URL.Path, Hidden: []hiddenField{{"token", token}}, Button: "Drain", Danger: true, Back: "/workers",
+		Action: r.URL.Path, Hidden: []hiddenField{{"of", token}}, Button: "Drain", Danger: true, Back: "/workers",
 		Command: "dagctl workers drain " + id})
 }

@@ -436,6 +436,6 @@ func (w *world) openAs(t *testing.T, email string, role authz.Role) *testbrowser
 	b := testbrowser.Start(t)
 	b.Open(w.linkOf(t, email, role))
 	b.Enter("main form button")
-	require.Equal(t, w.url+"/dags", b.URL())
+	require.Equal(t, w.url+"/", b.URL())
 	return b
 }

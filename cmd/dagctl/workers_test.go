@@ -26,7 +26,7 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	require.Regexp(t, id+` +live +yes +0 of 4`, must(t, env, "workers", "list"))
 	_, page := w.send(t, admin, http.MethodGet, "/workers", "", nil)
 	require.Contains(t, page, id)
-	require.Contains(t, page, `action="/workers/`+id+`/drain"`)
+	require.Contains(t, page, `href="/workers/`+id+`/drain?`)
 
 	r := dagctl(t, env, "workers", "drain", id, "--yes")
 	require.Equal(t, 1, r.code)

@@ -111,6 +111,7 @@ func Environment(t testing.TB) []string {
 // Server is a running `dagctl dev`.
 type Server struct {
 	Data string // its data folder, which other commands need to find it
+	URL  string // its address for browsers, which signs them in
 	cmd  *exec.Cmd
 	out  *bytes.Buffer
 	done chan struct{}
@@ -129,19 +130,20 @@ func Dev(t testing.TB, dir, data string, args ...string) *Server {
 	cmd.Stderr = s.out
 	require.NoError(t, cmd.Start())
 
-	serves := make(chan bool, 1)
+	serves := make(chan string, 1)
 	go func() {
 		defer close(s.done)
 		defer close(serves)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			if strings.HasPrefix(lines.Text(), "dagctl dev: http") {
-				serves <- true
+			if url, ok := strings.CutPrefix(lines.Text(), "dagctl dev: "); ok && strings.HasPrefix(url, "http") {
+				serves <- url
 			}
 		}
 	}()
 
 	t.Cleanup(func() { s.end(syscall.SIGINT) })
-	require.True(t, <-serves, "dagctl dev has ended: %s", s.out)
+	s.URL = <-serves
+	require.NotEmpty(t, s.URL, "dagctl dev has ended: %s", s.out)
 	return s
 }
 
