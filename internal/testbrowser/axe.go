@@ -45,7 +45,8 @@ func (v Violation) String() string {
 }
 
 // violations runs the rules of WCAG 2.2 AA and the best practices within the page.
-const violations = `axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations.map(v => ({
+const violations = `axe.run(document, {resultTypes: ["violations"], rules: {"target-size": {enabled: true}}}).then(
+	found => found.violations.map(v => ({
 	Rule: v.id, Help: v.help, Nodes: v.nodes.map(n => n.html.slice(0, 200) + " | " + n.failureSummary)})))`
 
 // Violations returns what axe-core finds wrong with the page that the browser shows.

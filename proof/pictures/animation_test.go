@@ -15,7 +15,7 @@ import (
 
 // frame is a picture that is shown for some seconds.
 type frame struct {
-	picture image.Image
+	picture *image.Paletted
 	seconds int
 }
 
@@ -23,7 +23,7 @@ type frame struct {
 func animation(frames []frame) []byte {
 	var all gif.GIF
 	for _, f := range frames {
-		all.Image = append(all.Image, reduced(f.picture))
+		all.Image = append(all.Image, f.picture)
 		all.Delay = append(all.Delay, f.seconds*100)
 	}
 	var b bytes.Buffer
