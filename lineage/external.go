@@ -91,6 +91,9 @@ const runsKept = 7 * 24 * time.Hour
 
 // Tell stores what a producer outside says. Events of one run add up, and may come several times and in any order.
 func Tell(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Told, now time.Time) error {
+	if t.At.After(now) {
+		t.At = now // a clock that is ahead must not outlive what comes later
+	}
 	if t.Run != uuid.Nil {
 		if err := gather(ctx, tx, org, &t, now); err != nil {
 			return err
@@ -100,19 +103,21 @@ func Tell(ctx context.Context, tx pgx.Tx, org uuid.UUID, t Told, now time.Time) 
 		return nil
 	}
 
+	edges := t.edges()
 	var count int
 	err := tx.QueryRow(ctx, `SELECT count(*) FROM (SELECT FROM external_edges WHERE org_id = $1 LIMIT $2) AS e`,
 		org, MaxOutside).Scan(&count)
 	if err != nil {
 		return fmt.Errorf("count edges outside: %w", err)
 	}
-	if count >= MaxOutside {
-		return fault.New(fault.Conflict, "the org has %d edges of jobs outside, the most there may be", count).
+	if count+len(edges) > MaxOutside {
+		return fault.New(fault.Conflict, "the org has %d edges of jobs outside, and with the %d of this event "+
+			"there would be more than %d", count, len(edges), MaxOutside).
 			WithHint("`DELETE /v1/lineage?namespace=…` removes those of a namespace that is no longer needed")
 	}
 
 	var b pg.Batch
-	for _, e := range t.edges() {
+	for _, e := range edges {
 		b.Exec("record an edge outside", `
 			INSERT INTO external_edges (org_id, job_namespace, job_name, from_node, to_node, from_dataset, to_dataset,
 				columns, first_seen, last_seen)

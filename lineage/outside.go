@@ -13,6 +13,9 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
+// maxOutside is how many edges outside a graph has at most.
+const maxOutside = 3000
+
 // outward goes on from a graph to the datasets and jobs of other systems that are around its datasets. What those are
 // made from decides who sees them: where it is closed to the caller, they are absent.
 type outward struct {
@@ -135,6 +138,10 @@ func (o *outward) add(e outsideEdge) {
 		return
 	}
 	o.drawn[key] = true
+	if len(o.drawn) > maxOutside {
+		o.d.graph.Truncated, o.d.graph.TruncatedBy = true, "size"
+		return
+	}
 	if o.q.Columns || o.q.Column != "" {
 		edge.Columns = e.columns
 		edge.ColumnsUnknown = len(e.columns) == 0 && !isJob(e.from) && !isJob(e.to)

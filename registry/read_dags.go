@@ -332,11 +332,39 @@ func (r *Registry) jobViews(
 		return nil, err
 	}
 
+	hidden, err := r.hiddenAmong(ctx, tx, caller, ids)
+	if err != nil {
+		return nil, err
+	}
+
 	views := make([]JobView, len(ids))
 	for i, id := range ids {
-		views[i] = jobView(jobs[id], known)
+		if views[i] = jobView(jobs[id], known); hidden[id] {
+			views[i].Description = "" // it may say what the job reads
+		}
 	}
 	return views, nil
+}
+
+// hiddenAmong returns those of some jobs that are hidden from the caller.
+func (r *Registry) hiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	if caller.ReadsAll() {
+		return nil, nil
+	}
+	args := []any{caller.OrgID, ids}
+	rows, err := tx.Query(ctx, `SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+
+		HiddenJob(caller, &args), args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden jobs: %w", err)
+	}
+
+	hidden, id := map[uuid.UUID]bool{}, uuid.UUID{}
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+		hidden[id] = true
+		return nil
+	})
+	return hidden, err
 }
 
 func jobView(j *Job, known map[uuid.UUID]producer) JobView {

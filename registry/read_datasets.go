@@ -391,44 +391,54 @@ func (r *Registry) ResolveForRead(ctx context.Context, tx pgx.Tx, caller authz.C
 	return r.ResolveVersion(ctx, tx, caller, name, Live)
 }
 
-// Owners says who owns what the jobs of an org make.
-type Owners map[string]map[string]string // by DAG and job; of several, the first by name
+// Product is what a job makes: of several datasets the first one by name, and the first owner.
+type Product struct{ Dataset, Owner string }
 
-// OwnersOf returns the owners of the published datasets that the caller may see.
-func (r *Registry) OwnersOf(ctx context.Context, tx pgx.Tx, caller authz.Caller) (Owners, error) {
+// Products says what the jobs of an org make, by DAG and job.
+type Products map[string]map[string]Product
+
+// ProductsOf returns what the jobs of an org make, as far as the caller may see it.
+func (r *Registry) ProductsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller) (Products, error) {
 	args := []any{caller.OrgID}
 	visible := VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT d.producer_dag_name, d.producer_job_name, min(d.owner) FROM datasets d
-		WHERE d.org_id = $1 AND d.owner <> '' AND d.published AND d.deleted_at IS NULL AND `+visible+`
+		SELECT d.producer_dag_name, d.producer_job_name, min(d.name), coalesce(min(NULLIF(d.owner, '')), '')
+		FROM datasets d
+		WHERE d.org_id = $1 AND d.deleted_at IS NULL AND `+visible+`
 		GROUP BY 1, 2`, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read owners: %w", err)
+		return nil, fmt.Errorf("read what jobs make: %w", err)
 	}
 
-	owners := Owners{}
-	var dagName, job, owner string
-	_, err = pgx.ForEachRow(rows, []any{&dagName, &job, &owner}, func() error {
-		if owners[dagName] == nil {
-			owners[dagName] = map[string]string{}
+	products := Products{}
+	var (
+		dagName, job string
+		made         Product
+	)
+	_, err = pgx.ForEachRow(rows, []any{&dagName, &job, &made.Dataset, &made.Owner}, func() error {
+		if products[dagName] == nil {
+			products[dagName] = map[string]Product{}
 		}
-		owners[dagName][job] = owner
+		products[dagName][job] = made
 		return nil
 	})
-	return owners, err
+	return products, err
 }
 
-// Of returns the owner of what a job makes, or of all that a DAG makes if no job is given; empty if nobody owns it, or
-// several do.
-func (o Owners) Of(dagName, job string) (owner string) {
+// Owner returns the owner of what a job makes, or of all that a DAG makes if no job is given; empty if nobody owns it,
+// or several do.
+func (p Products) Owner(dagName, job string) (owner string) {
 	if job != "" {
-		return o[dagName][job]
+		return p[dagName][job].Owner
 	}
-	for _, of := range o[dagName] {
-		if owner != "" && owner != of {
+	for _, made := range p[dagName] {
+		if made.Owner == "" {
+			continue
+		}
+		if owner != "" && owner != made.Owner {
 			return ""
 		}
-		owner = of
+		owner = made.Owner
 	}
 	return owner
 }

@@ -60,7 +60,7 @@ func (s *Site) backfills(w http.ResponseWriter, r *http.Request, caller authz.Ca
 		}
 	}
 	return render(w, http.StatusOK, "backfills.html",
-		layout{Title: "Backfills of " + dag, Tab: "dags", Caller: caller, View: v})
+		layout{Title: "Backfills of " + dag, Tab: "dags", Live: follow("dag", dag), Caller: caller, View: v})
 }
 
 // askBackfill counts what a backfill would compute, and asks whether to.

@@ -39,6 +39,9 @@ func (s *Site) addDAGActions(api *authz.API) {
 func dagPath(dag string, below ...any) string {
 	path := "/dags/" + url.PathEscape(dag)
 	for _, part := range below {
+		if n, ok := part.(*int); ok { // templates pass on what they have
+			part = *n
+		}
 		path += "/" + fmt.Sprint(part)
 	}
 	return path
@@ -283,17 +286,22 @@ func (s *Site) askDelete(r *http.Request, caller authz.Caller) (q question, err 
 	q.view = confirmView{Says: "Readers no longer find its datasets, and its sources and timers end.",
 		Effects: append([]string{fmt.Sprintf("Datasets that go out of service: %s.", number(int64(len(plan.Datasets)))),
 			fmt.Sprintf("Open tasks that are canceled: %s.", number(int64(plan.OpenTasks))),
-			fmt.Sprintf("Its data stays stored until %s UTC: until then a rollback brings all of it back.",
-				stamp(plan.KeptUntil))}, says...),
+			fmt.Sprintf("Its data stays stored until %s UTC: until then `dagctl rollback %s --to VERSION` brings all "+
+				"of it back.", stamp(plan.KeptUntil), dag)}, says...),
 		Agree: boxes, Action: dagPath(dag, "delete"), Typed: dag, Danger: true, Button: "Delete the DAG",
-		Back: dagPath(dag), Command: "dagctl delete " + dag}
+		Back: "/dags", Command: "dagctl delete " + dag}
 	if plan.Building > 0 {
 		q.view.Effects = append(q.view.Effects, fmt.Sprintf("The build of v%d is abandoned.", plan.Building))
 	}
 	if len(table.Rows) > 0 {
 		q.view.Tables = []effectTable{table}
 	}
+	q.view.Hidden = []hiddenField{{"datasets", fmt.Sprint(len(plan.Datasets))}}
 	q.do = func(f form) error {
+		if f.Get("datasets") != fmt.Sprint(len(plan.Datasets)) {
+			return fault.New(fault.Conflict, "%s has %d datasets now, and the page that was sent named another number",
+				dag, len(plan.Datasets)).WithHint("look at what would go now")
+		}
 		_, err := s.Dispatcher.Upkeep.DeleteDAG(r.Context(), caller, dag, agreed(f).Consents(), clock.Now())
 		return err
 	}

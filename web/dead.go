@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -68,11 +69,15 @@ func (s *Site) askDead(verb string) func(*http.Request, authz.Caller) (question,
 		}
 		q.title, q.view = deadQuestion(verb, matched.Matched)
 		q.view.Action, q.view.Back = "/dead/"+verb, "/dead?"+back.Encode()
+		q.view.Hidden = []hiddenField{{"matched", fmt.Sprint(matched.Matched)}}
 		for _, name := range []string{"error_group", "dag", "job"} {
 			q.view.Hidden = append(q.view.Hidden, hiddenField{name, r.FormValue(name)})
 		}
 		q.do = func(f form) error {
 			request.DryRun, request.Reason = false, f.Get("reason")
+			if err := s.stillMatched(r, caller, verb, request); err != nil {
+				return err
+			}
 			_, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
 			return err
 		}

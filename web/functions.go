@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
@@ -32,9 +33,15 @@ var functions = template.FuncMap{
 	},
 	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
 	"fromName":     query.NameOf, "columnName": query.QuoteName,
-	"add":   func(a, b float64) float64 { return a + b },
-	"money": func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
+	"listsErrors": listsErrors,
+	"add":         func(a, b float64) float64 { return a + b },
+	"money":       func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
 	"seconds": seconds, "options": func(texts ...string) []string { return texts },
+}
+
+// listsErrors reports whether the errors of a problem say more than its text does.
+func listsErrors(p *rest.Problem) bool {
+	return len(p.Errors) > 1 || len(p.Errors) == 1 && p.Errors[0].Location != ""
 }
 
 // stamp formats a time as logs have it.

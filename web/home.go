@@ -46,7 +46,7 @@ var sorts = map[attention.Kind]struct{ says, class, help string }{
 	attention.SourceError:  {"Source in error", "failed", "Look at the source"},
 	attention.NoWorker:     {"No worker", "failed", "Workers"},
 	attention.Late:         {"Late", "failed", "Why"},
-	attention.Withheld:     {"Withheld", "running", "Accept or reject"},
+	attention.Withheld:     {"Withheld", "running", "Decide"},
 	attention.BuildWaits:   {"Deploy waits", "running", "Look at the version"},
 	attention.Backpressure: {"Held back", "running", "Queued tasks"},
 	attention.Quota:        {"Quota", "running", "Usage"},
@@ -74,6 +74,10 @@ func needOf(i attention.Item) need {
 	switch i.Kind {
 	case attention.Dead:
 		n.Helper = "/dead?" + url.Values{"error_group": {i.Group}}.Encode()
+	case attention.Withheld:
+		if i.Dataset != "" {
+			n.Helper += "#withheld"
+		}
 	case attention.NoWorker:
 		n.Helper = "/workers"
 	case attention.Late:
@@ -154,7 +158,7 @@ func (s *Site) homeFacts(ctx context.Context, caller authz.Caller, now time.Time
 		{Says: "Running", Value: upTo(there.Running), Note: upTo(there.Queued) + " queued",
 			Path: "/tasks?status=Running"},
 		{Says: "Done in 24 h", Value: number(day.Total.Tasks), Note: "counted within a minute",
-			Path: "/tasks?status=Completed",
+			Path:  "/tasks?status=Completed",
 			Spark: tinySpark("Tasks done by the hour", done, whole)},
 		{Says: "Failed in 24 h", Value: number(day.Total.Failed), Note: "attempts", Path: "/tasks?status=Failed",
 			Spark: tinySpark("Attempts failed by the hour", failed, whole)},

@@ -17,6 +17,8 @@ import (
 const (
 	// shownRows is how many rows of an answer a page shows; a download has more.
 	shownRows = 500
+	// shownColumns and shownText bound a row: its columns, and the characters of a cell.
+	shownColumns, shownText = 200, 2000
 	// listedDatasets is how many datasets the page lists beside the statement; a search finds others.
 	listedDatasets = 30
 	// maxLink is how long a statement may be to have a link, in bytes.

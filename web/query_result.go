@@ -17,6 +17,8 @@ type resultView struct {
 	Rows    [][]resultCell
 	Took    string
 
+	HiddenColumns int // how many the page does not show; below 1: it shows all
+
 	Asked   chart.Spec // as the form has it: empty fields are chosen by the page
 	None    bool       // no chart is wanted
 	Kinds   []choice
@@ -47,15 +49,18 @@ func chartAsked(r *http.Request) chart.Spec {
 func viewResult(a query.Answer, asked chart.Spec) *resultView {
 	v := &resultView{Answer: a, Took: rough(time.Duration(a.Duration) * time.Millisecond), Asked: asked,
 		None: asked.Kind == noChart}
+	if v.HiddenColumns = len(a.Columns) - shownColumns; v.HiddenColumns > 0 {
+		a.Columns = a.Columns[:shownColumns]
+	}
 	columns := make([]chart.Column, len(a.Columns))
 	for i, c := range a.Columns {
 		columns[i] = chart.Column{Name: c.Name, Type: c.Type}
 		v.Columns = append(v.Columns, resultColumn{c.Name, c.Type, chart.IsNumber(columns[i])})
 	}
 	for _, row := range a.Rows {
-		cells := make([]resultCell, len(row))
-		for i, value := range row {
-			cells[i] = resultCell{query.Text(value), value == nil, v.Columns[i].Number}
+		cells := make([]resultCell, len(columns))
+		for i, value := range row[:len(columns)] {
+			cells[i] = resultCell{shorten(query.Text(value), shownText), value == nil, v.Columns[i].Number}
 		}
 		v.Rows = append(v.Rows, cells)
 	}

@@ -122,7 +122,7 @@ func (s *Site) deleteTimer(w http.ResponseWriter, r *http.Request, caller authz.
 			return nil
 		}
 	}
-	return confirm(w, caller, "timers", fmt.Sprintf("Delete the timer %s of %s/%s", t.EventType, t.DAG, t.Job), err,
+	return confirm(w, caller, "timers", fmt.Sprintf("Delete the timer of %s/%s", t.DAG, t.Job), err,
 		confirmView{Says: fmt.Sprintf("It does not fire at %s in %s any more. Its tasks stay.", t.Local, t.Timezone),
 			Action: r.URL.Path, Hidden: []hiddenField{{"version", fmt.Sprint(t.Version)}}, Button: "Delete",
 			Danger: true, Back: "/timers", Command: "dagctl timers delete " + t.ID.String()})

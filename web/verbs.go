@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -181,6 +182,9 @@ func (s *Site) bulk(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 			request.Reason = strings.TrimSpace(f.Get("reason"))
 		}
 		if err = needsReason(verb, request.Reason); err == nil {
+			err = s.stillMatched(r, caller, verb, request)
+		}
+		if err == nil {
 			_, err = s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
 		}
 		if err == nil {
@@ -189,11 +193,7 @@ func (s *Site) bulk(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		}
 	}
 
-	count := control.BulkRequest{Filter: request.Filter, DryRun: true}
-	if verb == control.VerbSkip {
-		count.Reason = "only counted"
-	}
-	found, failed := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, count, clock.Now())
+	found, failed := s.matched(r, caller, verb, request)
 	if failed != nil {
 		return failed
 	}
@@ -202,10 +202,36 @@ func (s *Site) bulk(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 		Says: "Each: " + verbDoes[verb],
 		Effects: []string{fmt.Sprintf("%s tasks match the filter now, and the verb fits them.", number(found.Matched)),
 			"Tasks that change before their turn are left out."},
-		Action: r.URL.Path, Hidden: append(selectionFields(request.Filter), hiddenBack(r)...),
+		Action: r.URL.Path, Hidden: append(append(selectionFields(request.Filter), hiddenBack(r)...),
+			hiddenField{"matched", fmt.Sprint(found.Matched)}),
 		Fields: reasonFields(verb, f), Button: title,
 		Danger: verb != control.VerbRetry, Back: backOf(r, list),
 		Command: "dagctl tasks " + verb + selectionFlags(request.Filter)})
+}
+
+// matched counts the tasks that a bulk action would be about.
+func (s *Site) matched(r *http.Request, caller authz.Caller, verb string,
+	request control.BulkRequest) (control.BulkAction, error) {
+	request.DryRun = true
+	if verb == control.VerbSkip {
+		request.Reason = "only counted"
+	}
+	return s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
+}
+
+// stillMatched refuses a form whose page said that fewer tasks match than do now.
+func (s *Site) stillMatched(r *http.Request, caller authz.Caller, verb string, request control.BulkRequest) error {
+	said, err := strconv.ParseInt(r.PostFormValue("matched"), 10, 64)
+	if err != nil {
+		return fault.New(fault.Invalid, "the form does not say how many tasks its page named").
+			WithHint("load the page again, and send its form whole")
+	}
+	found, err := s.matched(r, caller, verb, request)
+	if err == nil && found.Matched > said {
+		err = fault.New(fault.Conflict, "%d tasks match now, and the page said %d", found.Matched, said).
+			WithHint("look at them, and decide again")
+	}
+	return err
 }
 
 // latestBulks returns the last bulk actions, for those who may begin one.

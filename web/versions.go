@@ -92,7 +92,7 @@ func (s *Site) version(w http.ResponseWriter, r *http.Request, caller authz.Call
 	}
 	v.may(caller)
 	return render(w, http.StatusOK, "version.html",
-		layout{Title: fmt.Sprintf("%s v%d", dag, n), Tab: "dags", Caller: caller, View: v})
+		layout{Title: fmt.Sprintf("%s v%d", dag, n), Tab: "dags", Live: follow("dag", dag), Caller: caller, View: v})
 }
 
 // onItsWay reports whether the version is being built, or is ready and waits.

@@ -223,7 +223,9 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	require.Contains(t, text(asked), "Datasets that go out of service: 2.")
 	status, _ = w.postAs(t, writer, "/dags/readings/delete", url.Values{"typed": {"reading"}})
 	require.Equal(t, http.StatusUnprocessableEntity, status)
-	do("/dags/readings/delete", url.Values{"typed": {"readings"}})
+	status, _ = w.postAs(t, writer, "/dags/readings/delete", url.Values{"typed": {"readings"}, "datasets": {"1"}})
+	require.Equal(t, http.StatusConflict, status, "the page named fewer datasets")
+	do("/dags/readings/delete", url.Values{"typed": {"readings"}, "datasets": {"2"}})
 	got, _ := w.send(t, writer, http.MethodGet, "/dags/readings", "", nil)
 	require.Equal(t, http.StatusNotFound, got)
 	require.Contains(t, buttons(w.page(t, writer, "/dags/readings/versions/3")), "Roll back to v3",

@@ -173,6 +173,9 @@ func TestTasksAreDecidedOnTheirPages(t *testing.T) {
 	w.refuses(t, reader, "/bulk/cancel", filter, 403, "this needs the role writer")
 	w.refuses(t, writer, "/bulk/burn", filter, 404, "and not")
 	w.refuses(t, writer, "/bulk/cancel", url.Values{}, 422, "would select every task")
+	filter.Set("matched", "2")
+	w.refuses(t, writer, "/bulk/cancel", filter, 409, "3 tasks match now, and the page said 2")
+	filter.Set("matched", "3")
 	w.submits(t, writer, "/bulk/cancel", filter)
 	for _, task := range w.tasks(t) {
 		require.Equal(t, "Canceled", task.Status)

@@ -65,7 +65,7 @@ func TestQueryPageShowsTypesAndCharts(t *testing.T) {
 
 	// Nothing of it is a surprise to a reader without rights on versions, and the list has what they may read.
 	page = w.page(t, reader, "/query?find=higest")
-	require.Contains(t, text(all(page, "summary")[0]), "daily_highest")
+	require.Contains(t, text(all(page, "summary")[1]), "daily_highest")
 	require.Contains(t, text(page), "station VARCHAR")
 	require.Empty(t, field(page, "at"))
 	require.NotContains(t, text(w.page(t, reader, "/query")), "landing")

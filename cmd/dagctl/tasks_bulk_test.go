@@ -136,11 +136,14 @@ func TestDeadLettersPage(t *testing.T) {
 	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}}),
 		"without a reason")
 	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{}), "without a group")
-	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{"error_group": {group}}))
+	require.NotEqual(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{"error_group": {group},
+		"matched": {"0"}}), "the page had named fewer tasks")
+	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/retry", url.Values{"error_group": {group},
+		"matched": {"100"}}))
 	eventually(t, "they have died again", func() (bool, error) {
 		return len(decode[[]views.Task](t, w.env(t, writer), "tasks", "list", "--dead")) == 2, nil
 	})
-	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group},
+	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}, "matched": {"100"},
 		"reason": {"x"}}))
 	require.Contains(t, text(w.page(t, writer, "/dead")), "Nothing is dead.")
 }

@@ -8,6 +8,7 @@ package attention
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -87,12 +88,12 @@ type seen struct {
 	unserved []tasks.Unserved
 	pressure pressure.Pressure
 	usage    []authz.Usage
-	owners   registry.Owners
+	made     registry.Products
 }
 
 // items lists what needs somebody, the most urgent kind first, and in each kind what has lasted longest. It is pure.
 func items(s seen) []Item {
-	list := slices.Concat(ofDAGs(s.dags), ofPauses(s.pauses))
+	list := slices.Concat(ofDAGs(s.dags, s.made), ofPauses(s.pauses))
 	for _, g := range s.dead {
 		list = append(list, ofDead(g))
 	}
@@ -121,7 +122,7 @@ func items(s seen) []Item {
 	}
 
 	for i := range list {
-		list[i].Owner = cmp.Or(list[i].Owner, s.owners.Of(list[i].DAG, list[i].Job))
+		list[i].Owner = cmp.Or(list[i].Owner, s.made.Owner(list[i].DAG, list[i].Job))
 	}
 	slices.SortStableFunc(list, func(a, b Item) int {
 		return cmp.Or(cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), oldest(a, b),
@@ -171,7 +172,7 @@ func oldest(a, b Item) int {
 	return a.Since.Compare(*b.Since)
 }
 
-func ofDAGs(dags []views.DAGStatus) (list []Item) {
+func ofDAGs(dags []views.DAGStatus, made registry.Products) (list []Item) {
 	for _, d := range dags {
 		if v := d.Failed; v != nil {
 			list = append(list, Item{Kind: BuildFailed, DAG: d.Name, Version: v.Number, Since: &v.CreatedAt,
@@ -189,14 +190,21 @@ func ofDAGs(dags []views.DAGStatus) (list []Item) {
 			list = append(list, Item{Kind: Blocked, DAG: d.Name, Job: b.Job, Text: b.Text,
 				Command: fmt.Sprintf("dagctl why %s/%s", d.Name, b.Job)})
 		}
-		if d.Withheld > 0 {
-			text := counted(d.Withheld, "partition has",
-				"partitions have") + " a newer revision that readers do not see"
-			list = append(list, Item{Kind: Withheld, DAG: d.Name, Count: d.Withheld, Text: text,
-				Command: "dagctl status " + d.Name})
+		for _, job := range slices.Sorted(maps.Keys(d.WithheldJobs)) {
+			list = append(list, ofWithheld(d.Name, job, made[d.Name][job].Dataset, d.WithheldJobs[job]))
 		}
 	}
 	return list
+}
+
+func ofWithheld(dag, job, dataset string, count int64) Item {
+	item := Item{Kind: Withheld, DAG: dag, Job: job, Dataset: dataset, Count: count,
+		Text:    counted(count, "partition has", "partitions have") + " a newer revision that readers do not see",
+		Command: "dagctl status " + dag}
+	if dataset != "" {
+		item.Command = fmt.Sprintf("dagctl datasets get %s", dataset)
+	}
+	return item
 }
 
 func ofPauses(pauses []tasks.Pause) (list []Item) {

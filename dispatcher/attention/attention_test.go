@@ -19,7 +19,8 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 	since := func(hour int) *time.Time { moment := at(hour); return &moment }
 	most := int64(5)
 
-	sales := views.DAGStatus{Withheld: 1, Blocked: []views.BlockedJob{{Job: "join", Text: "no common partitions"}}}
+	sales := views.DAGStatus{WithheldJobs: map[string]int64{"join": 1},
+		Blocked: []views.BlockedJob{{Job: "join", Text: "no common partitions"}}}
 	sales.Name, sales.Failed = "sales", &registry.Version{Number: 3, CreatedAt: at(2), Error: "no such column"}
 	ready := views.DAGStatus{}
 	ready.Name, ready.Building = "fares", &registry.Version{Number: 2, Status: registry.Ready, ReadyAt: since(1)}
@@ -44,7 +45,8 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 			{Runtime: "poll", Queued: 9, Since: since(1)}, {Runtime: "sqs"}}},
 		usage: []authz.Usage{{Quota: authz.StorageBytes, Used: 5, Most: &most, Full: true, Text: "5 of 5"},
 			{Quota: authz.QueuedTasks}},
-		owners: registry.Owners{"sales": {"load": "ben", "join": "ann"}},
+		made: registry.Products{"sales": {"load": {Owner: "ben"},
+			"join": {Dataset: "daily", Owner: "ann"}}},
 	})
 
 	type row struct {
@@ -67,7 +69,7 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{NoWorker, "poll", "", since(4), "3 queued tasks that no live worker can run"},
 		{Late, "rates", "", since(1), "it was to be updated by now"},
 		{Late, "daily@2026-10-31", "ann", since(3), "the partition is due, and missing"},
-		{Withheld, "sales", "", nil, "1 partition has a newer revision that readers do not see"},
+		{Withheld, "daily", "ann", nil, "1 partition has a newer revision that readers do not see"},
 		{BuildWaits, "fares v2", "", since(1), "it is ready, and waits to be promoted"},
 		{Backpressure, "poll", "", since(1), "sources, backfills and builds wait: 9 tasks are queued"},
 		{Quota, "storage_bytes", "", nil, "5 of 5"},

@@ -78,7 +78,7 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 		if s.pauses, err = tasks.PausesOf(ctx, tx, caller.OrgID); err != nil {
 			return err
 		}
-		s.owners, err = k.d.Registry.OwnersOf(ctx, tx, caller)
+		s.made, err = k.d.Registry.ProductsOf(ctx, tx, caller)
 		return err
 	})
 	if err != nil {

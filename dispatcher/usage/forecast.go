@@ -57,7 +57,7 @@ const (
 // Forecast returns what is to happen next in the caller's org, the next first.
 func (u *Usage) Forecast(ctx context.Context, caller authz.Caller, now time.Time) (f Forecast, err error) {
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		clocks, err := footprint.Clocks(ctx, tx, caller.OrgID, calm)
+		clocks, err := footprint.Clocks(ctx, tx, caller, calm)
 		if err != nil {
 			return err
 		}
@@ -125,6 +125,9 @@ func nextFires(ctx context.Context, tx pgx.Tx, caller authz.Caller, clocks []foo
 func fires(c footprint.Clock, at time.Time) Next {
 	n := Next{Kind: "fires", At: at.UTC(), DAG: c.DAG, Job: c.Job, Schedule: c.Source.Schedule,
 		Timezone: c.Source.Timezone}
+	if c.Source.Every == 0 && c.Source.Schedule == "" {
+		return n // it is hidden
+	}
 	if c.Source.Kind == "poll" {
 		n.Schedule = "every " + c.Source.Every.String()
 		return n

@@ -37,7 +37,9 @@ type DAGStatus struct {
 	Paused     *tasks.Pause `json:"paused,omitempty" doc:"Where the whole DAG, or the org, is paused"`
 	PausedJobs int          `json:"paused_jobs,omitempty" doc:"How many of its jobs are paused by themselves"`
 	Tasks      Counts       `json:"tasks" doc:"Of the active version and of the one being built"`
-	Withheld   int64        `json:"withheld,omitempty" doc:"Partitions of the active version whose newest revisions readers do not see, because checks rejected them or are still to run"`
+	// WithheldJobs has the same by job.
+	WithheldJobs map[string]int64 `json:"-"`
+	Withheld     int64            `json:"withheld,omitempty" doc:"Partitions of the active version whose newest revisions readers do not see, because checks rejected them or are still to run"`
 	// Blocked jobs keep what they have, so the DAG is not fresh, whenever it was updated.
 	Blocked []BlockedJob `json:"blocked,omitempty" doc:"Jobs of the active version of which nothing is made, because an input from another DAG cannot be mapped to their partitions any more"`
 }
@@ -115,7 +117,8 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 			list[i] = DAGStatus{
 				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), PausedJobs: pausedJobs(pauses, dag.Name),
 				Tasks: sum(open, origins, workedFor(dag)), Withheld: withheldOf(dag, withheld),
-				Blocked: blockedOf(dag, blocked),
+				WithheldJobs: withheldJobs(dag, withheld),
+				Blocked:      blockedOf(dag, blocked),
 			}
 		}
 		return nil
@@ -239,6 +242,14 @@ func withheldOf(d registry.DAG, withheld map[uuid.UUID]map[string]int64) (n int6
 		n += count
 	}
 	return n
+}
+
+// withheldJobs returns the same by job.
+func withheldJobs(d registry.DAG, withheld map[uuid.UUID]map[string]int64) map[string]int64 {
+	if d.Active == nil {
+		return nil
+	}
+	return withheld[d.Active.ID]
 }
 
 // pausedJobs counts the pauses of single jobs of a DAG.

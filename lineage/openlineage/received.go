@@ -41,8 +41,9 @@ type ReceivedOrigin struct {
 	Transform lineage.Transform
 }
 
-// longest bounds names, in bytes. mostOrigins bounds the origins of a dataset's columns.
-const longest, mostOrigins = 500, 10_000
+// longest bounds names, in bytes; mostOrigins the origins of a dataset's columns; mostPairs the pairs of inputs and
+// outputs.
+const longest, mostOrigins, mostPairs = 500, 10_000, 2000
 
 // types are the transitions of runs that the specification has.
 var types = []Type{Start, "RUNNING", Complete, Abort, Fail, "OTHER"}
@@ -111,8 +112,14 @@ func Receive(body []byte) (*Received, error) {
 	if r.Inputs, err = received("inputs", s.Inputs); err != nil {
 		return nil, err
 	}
-	r.Outputs, err = received("outputs", s.Outputs)
-	return r, err
+	if r.Outputs, err = received("outputs", s.Outputs); err != nil {
+		return nil, err
+	}
+	if pairs := len(r.Inputs) * len(r.Outputs); pairs > mostPairs {
+		return nil, fault.New(fault.Invalid, "the event has %d pairs of inputs and outputs, and %d are the most", pairs,
+			mostPairs).WithHint("tell of each step of the job as a job of its own")
+	}
+	return r, nil
 }
 
 func missing(field string) error {

@@ -106,23 +106,32 @@ func Lately(ctx context.Context, tx pgx.Tx, org uuid.UUID, dues []Due) (map[uuid
 // Clock is a source job with a clock.
 type Clock struct {
 	DAG, Job string
-	Source   dag.Source
+	Source   dag.Source // without its schedule, if the job is hidden from the caller
 }
 
 // Clocks lists the source jobs of the active versions that a clock fires, without those that poll more often than once
-// in some time. Everybody may know when they fire.
-func Clocks(ctx context.Context, tx pgx.Tx, org uuid.UUID, every time.Duration) ([]Clock, error) {
+// in some time. Everybody may know when they fire next.
+func Clocks(ctx context.Context, tx pgx.Tx, caller authz.Caller, every time.Duration) ([]Clock, error) {
+	args := []any{caller.OrgID, every.Nanoseconds()}
+	hidden := registry.HiddenJob(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, j.source FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		SELECT j.dag_name, j.name, j.source, `+hidden+` FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
 		WHERE c.org_id = $1 AND (j.source ->> 'kind' = 'cron'
-			OR j.source ->> 'kind' = 'poll' AND (j.source ->> 'every')::bigint >= $2)`, org, every.Nanoseconds())
+			OR j.source ->> 'kind' = 'poll' AND (j.source ->> 'every')::bigint >= $2)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("sources with a clock: %w", err)
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Clock, err error) {
-		var text []byte
-		if err = row.Scan(&c.DAG, &c.Job, &text); err == nil {
+		var (
+			text   []byte
+			hidden bool
+		)
+		if err = row.Scan(&c.DAG, &c.Job, &text, &hidden); err == nil {
 			err = json.Unmarshal(text, &c.Source)
+		}
+		if hidden {
+			c.Source = dag.Source{Kind: c.Source.Kind}
 		}
 		return c, err
 	})

@@ -69,9 +69,17 @@ function follow(address) {
     source.addEventListener("error", () => {
       say("Reconnecting…");
       if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
+      signedOut().then((out) => out && say("Signed out: load the page again"));
       again = setTimeout(open, patience);
       patience = Math.min(2 * patience, 60000);
     });
+  };
+  const signedOut = async () => {
+    try {
+      return (await fetch(address, { headers: { Accept: "text/event-stream" }, method: "HEAD" })).status === 401;
+    } catch {
+      return false; // the server is away
+    }
   };
   const close = () => {
     clearTimeout(again);
