@@ -143,8 +143,8 @@ func TestDeadLettersPage(t *testing.T) {
 	eventually(t, "they have died again", func() (bool, error) {
 		return len(decode[[]views.Task](t, w.env(t, writer), "tasks", "list", "--dead")) == 2, nil
 	})
-	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group}, "matched": {"100"},
-		"reason": {"x"}}))
+	require.Equal(t, http.StatusSeeOther, send(writer, "/dead/skip", url.Values{"error_group": {group},
+		"matched": {"100"}, "reason": {"x"}}))
 	require.Contains(t, text(w.page(t, writer, "/dead")), "Nothing is dead.")
 }
 
