@@ -130,13 +130,18 @@ func missing(field string) error {
 // named refuses a name that is empty or too long, or that has characters which are not printed.
 func named(where string, o lineage.Outside) error {
 	for _, part := range []struct{ field, text string }{{"namespace", o.Namespace}, {"name", o.Name}} {
-		unprintable := strings.ContainsFunc(part.text, func(r rune) bool { return r < ' ' || r == 0x7f })
-		if part.text == "" || len(part.text) > longest || unprintable {
+		if !isName(part.text) {
 			return fault.New(fault.Invalid, "%s.%s is not a text of 1 to %d bytes without control characters", where,
 				part.field, longest)
 		}
 	}
 	return nil
+}
+
+// isName reports whether a text can be the name of something.
+func isName(text string) bool {
+	unprintable := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return text != "" && len(text) <= longest && !unprintable
 }
 
 func received(where string, all []sentDataset) (datasets []ReceivedDataset, err error) {
@@ -150,29 +155,42 @@ func received(where string, all []sentDataset) (datasets []ReceivedDataset, err 
 			return nil, err
 		}
 		d := ReceivedDataset{Outside: s.Outside}
-		for column, made := range s.Facets.ColumnLineage.Fields {
-			for _, in := range made.InputFields {
-				if err := named(at+".facets.columnLineage", in.Outside); err != nil {
-					return nil, err
-				}
-				o := ReceivedOrigin{Column: column, From: in.Outside, Field: in.Field, Transform: lineage.Expression}
-				for _, t := range in.Transformations {
-					o.Transform = transform(t.Type, t.Subtype)
-				}
-				if len(in.Transformations) == 0 && made.TransformationType == "IDENTITY" {
-					o.Transform = lineage.Identity
-				}
-				d.Origins = append(d.Origins, o)
-			}
-		}
-		if len(d.Origins) > mostOrigins {
-			return nil, fault.New(fault.Invalid, "%s has %d origins of columns, and %d are the most", at,
-				len(d.Origins),
-				mostOrigins)
+		if d.Origins, err = origins(at+".facets.columnLineage", s); err != nil {
+			return nil, err
 		}
 		datasets = append(datasets, d)
 	}
 	return datasets, nil
+}
+
+// origins returns what the columns of a dataset were computed from.
+func origins(where string, s sentDataset) (list []ReceivedOrigin, err error) {
+	for column, made := range s.Facets.ColumnLineage.Fields {
+		for _, in := range made.InputFields {
+			if err := named(where, in.Outside); err != nil {
+				return nil, err
+			}
+			if !isName(column) || !isName(in.Field) {
+				return nil, fault.New(fault.Invalid, "%s names a column that is not a text of 1 to %d bytes without "+
+					"control characters", where, longest)
+			}
+
+			o := ReceivedOrigin{Column: column, From: in.Outside, Field: in.Field, Transform: lineage.Expression}
+			for _, t := range in.Transformations {
+				o.Transform = transform(t.Type, t.Subtype)
+			}
+			if len(in.Transformations) == 0 && made.TransformationType == "IDENTITY" {
+				o.Transform = lineage.Identity
+			}
+			list = append(list, o)
+		}
+	}
+
+	if len(list) > mostOrigins {
+		return nil, fault.New(fault.Invalid, "%s has %d origins of columns, and %d are the most", where, len(list),
+			mostOrigins)
+	}
+	return list, nil
 }
 
 // transform returns what the type and subtype of a transformation come to.

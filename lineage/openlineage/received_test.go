@@ -71,6 +71,8 @@ func TestReceiveRefusesWhatIsNoEvent(t *testing.T) {
 		event(`"app.join"`, `"a\u0000b"`):       "job.name is not a text",
 		event(`"s3://lake"`, fmt.Sprintf("%q", strings.Repeat("x", 600))): "outputs[0].namespace is not a text",
 		event(`"inputs": [`, `"inputs": [`+many):                          "201 inputs",
+		event(`"order_id"`, `"a\u0000b"`):                                 "names a column",
+		event(`"total"`, `""`):                                            "names a column",
 	} {
 		_, err := openlineage.Receive([]byte(body))
 		require.ErrorContains(t, err, says, body)
