@@ -76,7 +76,8 @@ function follow(address) {
   };
   const signedOut = async () => {
     try {
-      return (await fetch(address, { headers: { Accept: "text/event-stream" }, method: "HEAD" })).status === 401;
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, method: "HEAD" });
+      return answer.status === 401 || answer.redirected; // to the page that signs in
     } catch {
       return false; // the server is away
     }
