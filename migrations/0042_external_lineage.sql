@@ -74,14 +74,45 @@ ALTER TABLE external_edges ENABLE ROW LEVEL SECURITY;
 CREATE POLICY one_org ON external_edges TO dagctl_app
     USING (org_id = NULLIF(current_setting('dagctl.org', true), '')::uuid)
     WITH CHECK (org_id = NULLIF(current_setting('dagctl.org', true), '')::uuid);
-CREATE POLICY shown_to_reader ON external_edges AS RESTRICTIVE FOR SELECT TO dagctl_app
-    USING ((SELECT current_setting('dagctl.reader', true)) IS DISTINCT FROM 'some' OR
-        (from_dataset IS NULL OR from_dataset NOT IN (SELECT hidden_datasets(
-            NULLIF(current_setting('dagctl.org', true), '')::uuid, NULLIF(current_setting('dagctl.roles', true), '')::text[])))
-        AND (to_dataset IS NULL OR to_dataset NOT IN (SELECT hidden_datasets(
-            NULLIF(current_setting('dagctl.org', true), '')::uuid, NULLIF(current_setting('dagctl.roles', true), '')::text[])))
-        AND from_node NOT IN (SELECT hidden_externals(
-            NULLIF(current_setting('dagctl.org', true), '')::uuid, NULLIF(current_setting('dagctl.roles', true), '')::text[]))
-        AND to_node NOT IN (SELECT hidden_externals(
-            NULLIF(current_setting('dagctl.org', true), '')::uuid, NULLIF(current_setting('dagctl.roles', true), '')::text[])));
+
+-- The policies of 0027, with what readers see of external_edges.
+CREATE OR REPLACE FUNCTION reader_policies() RETURNS TABLE (relname TEXT, shown TEXT) IMMUTABLE LANGUAGE sql AS $$
+    WITH reader AS (
+        SELECT $q$NULLIF(current_setting('dagctl.org', true), '')::uuid, NULLIF(current_setting('dagctl.roles', true), '')::text[]$q$::text AS args),
+    hidden AS (
+        SELECT format('(SELECT h.dataset_version FROM hidden_generations(%s) AS h)', args) AS generations,
+            format('(SELECT hidden_datasets(%s))', args) AS datasets, format('(SELECT hidden_jobs(%s))', args) AS jobs
+        FROM reader),
+    rules AS (
+        SELECT 'datasets' AS relname, format($q$(published OR producer_dag_name LIKE ANY
+            ((SELECT NULLIF(current_setting('dagctl.inspects', true), '')::text[])::text[])) AND id NOT IN %s$q$, datasets) AS shown
+        FROM hidden
+        UNION ALL SELECT t, format('dataset_uuid NOT IN %s', datasets)
+        FROM hidden, unnest(ARRAY['dataset_names', 'dataset_readings']) AS t
+        UNION ALL SELECT 'dataset_versions', format('id NOT IN %s', generations) FROM hidden
+        UNION ALL SELECT t, format('dataset_version NOT IN %s', generations)
+        FROM hidden, unnest(ARRAY['dag_version_datasets', 'partition_versions', 'check_results', 'events',
+            'data_invalidations', 'effect_positions']) AS t
+        UNION ALL SELECT 'partition_inputs', format('output_version NOT IN %1$s AND input_version NOT IN %1$s', generations) FROM hidden
+        UNION ALL SELECT 'column_lineage',
+            format('output_dataset_version NOT IN %1$s AND input_dataset_version NOT IN %1$s', generations) FROM hidden
+        UNION ALL SELECT t, format('job_id NOT IN %s', jobs)
+        FROM hidden, unnest(ARRAY['tasks', 'event_consumers', 'operator_state', 'backfills']) AS t
+        UNION ALL SELECT t, 'EXISTS (SELECT FROM tasks t WHERE t.id = task_id)'
+        FROM unnest(ARRAY['task_attempts', 'task_events', 'task_results', 'task_logs']) AS t
+        UNION ALL SELECT 'backfill_partitions', 'EXISTS (SELECT FROM backfills b WHERE b.id = backfill_id)'
+        UNION ALL SELECT 'external_edges', format('(from_dataset IS NULL OR from_dataset NOT IN %1$s)
+            AND (to_dataset IS NULL OR to_dataset NOT IN %1$s)
+            AND from_node NOT IN (SELECT hidden_externals(%2$s)) AND to_node NOT IN (SELECT hidden_externals(%2$s))', datasets, args)
+        FROM hidden, reader)
+    SELECT r.relname, format($q$(SELECT current_setting('dagctl.reader', true)) IS DISTINCT FROM 'some' OR %s$q$, r.shown) FROM rules r
+$$;
+-- +goose StatementBegin
+DO $$
+BEGIN
+    EXECUTE format('CREATE POLICY shown_to_reader ON external_edges AS RESTRICTIVE FOR SELECT TO dagctl_app USING (%s)',
+        (SELECT shown FROM reader_policies() WHERE relname = 'external_edges'));
+END
+$$;
+-- +goose StatementEnd
 GRANT SELECT, INSERT, UPDATE, DELETE ON external_runs, external_edges TO dagctl_app;
