@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
+	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
 )
 
@@ -47,8 +48,12 @@ func (w *world) listen() *server {
 	graphs, err := lineage.New(w.asked, w.registry)
 	require.NoError(w.t, err)
 	graphs.AddRoutes(api)
+	times, err := timers.New(timers.Config{Pool: w.pool, Requests: w.asked, Dispatcher: w.d.Dispatcher,
+		Sources: w.d.Sources, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	require.NoError(w.t, err)
+	times.AddRoutes(api)
 	site, err := web.New(web.Config{Registry: w.registry, Deployer: deploy.New(w.registry), Dispatcher: w.d,
-		Query: w.query, Lineage: graphs})
+		Query: w.query, Lineage: graphs, Timers: times})
 	require.NoError(w.t, err)
 
 	site.AddRoutes(api)
