@@ -261,7 +261,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 		if err == nil && rule.Principal() == User {
 			ctx, end := api.whileGood(r, caller)
 			defer end()
-			ctx = rule.reading(ctx, caller)
+			ctx = rule.shownBy(r.Method).reading(ctx, caller)
 			err = orRevoked(ctx, h(w, r.WithContext(ctx), caller))
 			api.refusals.note(caller, route, err, time.Now())
 		} else if err == nil {

@@ -73,6 +73,15 @@ func (r Rule) reading(ctx context.Context, caller Caller) context.Context {
 	return pg.WithReader(ctx, pg.Reader{OrgRoles: caller.OrgRoles, Inspects: caller.patterns(Inspect)})
 }
 
+// shownBy returns the rule by which a page shows things: what GET shows of an action, before it is done, is read. A plan
+// tells names to those who may make one.
+func (r Rule) shownBy(method string) Rule {
+	if safe(method) && r.action != Plan {
+		r.action = Read
+	}
+	return r
+}
+
 // FindBy says how a target is found. The slices that own the things say it when they add their routes.
 func (api *API) FindBy(target Target, find Finder) { api.finders[target] = find }
 
