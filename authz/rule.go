@@ -73,8 +73,8 @@ func (r Rule) reading(ctx context.Context, caller Caller) context.Context {
 	return pg.WithReader(ctx, pg.Reader{OrgRoles: caller.OrgRoles, Inspects: caller.patterns(Inspect)})
 }
 
-// shownBy returns the rule by which a page shows things: what GET shows of an action, before it is done, is read. A plan
-// tells names to those who may make one.
+// shownBy returns the rule by which a page shows things: what GET shows of an action, before it is done, is read. A
+// plan tells names to those who may make one.
 func (r Rule) shownBy(method string) Rule {
 	if safe(method) && r.action != Plan {
 		r.action = Read

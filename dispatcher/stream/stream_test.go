@@ -95,8 +95,8 @@ func (e *ear) hears(what string) {
 	})
 }
 
-// hearsOf returns when it has heard of some kinds of changes of a dataset, in one event or in several: on a slow machine
-// a look comes in between.
+// hearsOf returns when it has heard of some kinds of changes of a dataset, in one event or in several: on a slow
+// machine a look comes in between.
 func (e *ear) hearsOf(dataset string, kinds ...string) {
 	e.t.Helper()
 	e.until(func(bool) bool {
