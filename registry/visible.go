@@ -76,21 +76,20 @@ func HiddenJob(caller authz.Caller, args *[]any) string {
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
 func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	jobs []*Job) (map[uuid.UUID]bool, error) {
-	readable := make(map[uuid.UUID]bool, len(jobs))
 	ids := make([]uuid.UUID, len(jobs))
 	for i, j := range jobs {
-		ids[i], readable[j.ID] = j.ID, true
+		ids[i] = j.ID
+	}
+	hidden, err := r.HiddenAmong(ctx, tx, caller, ids)
+	if err != nil {
+		return nil, err
 	}
 
-	args := []any{caller.OrgID, ids}
-	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+HiddenJob(caller, &args), args...)
-	if err != nil {
-		return nil, fmt.Errorf("hidden jobs: %w", err)
+	readable := make(map[uuid.UUID]bool, len(jobs))
+	for _, id := range ids {
+		readable[id] = !hidden[id]
 	}
-	var id uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&id}, func() error { readable[id] = false; return nil })
-	return readable, err
+	return readable, nil
 }
 
 // ShownJob reports whether the reader of the transaction may look into a job's definition. It is the second wall behind
@@ -120,15 +119,15 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return append([]uuid.UUID{}, hidden...), nil
 }
 
-// HiddenAmong returns those of some origins whose tasks the caller may not see; see ReadableJobs.
+// HiddenAmong returns those of some jobs, by their rows or origins, that the caller may not look into; see ReadableJobs.
 func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
-	origins []uuid.UUID) (map[uuid.UUID]bool, error) {
+	ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	hidden := map[uuid.UUID]bool{}
-	if caller.ReadsAll() || len(origins) == 0 {
+	if caller.ReadsAll() || len(ids) == 0 {
 		return hidden, nil
 	}
 
-	args := []any{caller.OrgID, origins}
+	args := []any{caller.OrgID, ids}
 	rows, err := tx.Query(ctx, `
 		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+HiddenJob(caller, &args), args...)
 	if err != nil {
