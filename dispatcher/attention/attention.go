@@ -85,7 +85,7 @@ type seen struct {
 	late     []registry.Dataset
 	sources  []views.SourceStatus
 	pauses   []tasks.Pause
-	unserved []tasks.Unserved
+	unserved []tasks.OrgQueue
 	pressure pressure.Pressure
 	usage    []authz.Usage
 	made     registry.Products
@@ -133,16 +133,17 @@ func items(s seen) []Item {
 
 // ofRuntimes has one item for each runtime. What exactly its tasks need would tell the handlers of hidden jobs: `why`
 // says it of one task, to those who may know.
-func ofRuntimes(unserved []tasks.Unserved) (list []Item) {
+func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
 	for _, u := range unserved { // in the order of their runtimes
+		oldest := u.Oldest()
 		if n := len(list); n > 0 && list[n-1].Runtime == u.Runtime {
-			list[n-1].Count += u.Queued
-			if u.Oldest.Before(*list[n-1].Since) {
-				list[n-1].Since = &u.Oldest
+			list[n-1].Count += u.Count
+			if oldest.Before(*list[n-1].Since) {
+				list[n-1].Since = &oldest
 			}
 			continue
 		}
-		list = append(list, Item{Kind: NoWorker, Runtime: u.Runtime, Count: u.Queued, Since: &u.Oldest})
+		list = append(list, Item{Kind: NoWorker, Runtime: u.Runtime, Count: u.Count, Since: &oldest})
 	}
 	for i := range list {
 		list[i].Text = counted(list[i].Count, "queued task", "queued tasks") + " that no live worker can run"

@@ -1,9 +1,11 @@
 package attention
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
@@ -17,6 +19,11 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 	t.Parallel()
 	at := func(hour int) time.Time { return time.Date(2026, 11, 1, hour, 0, 0, 0, time.UTC) }
 	since := func(hour int) *time.Time { moment := at(hour); return &moment }
+	madeAt := func(t time.Time) uuid.UUID {
+		id := uuid.UUID{6: 0x70, 8: 0x80}
+		binary.BigEndian.PutUint64(id[:], uint64(t.UnixMilli())<<16|0x7000)
+		return id
+	}
 	most := int64(5)
 
 	sales := views.DAGStatus{WithheldJobs: map[string]int64{"join": 1},
@@ -38,9 +45,9 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		sources: []views.SourceStatus{
 			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"}},
 		pauses: []tasks.Pause{{DAG: "sales", Job: "load", Actor: "user:ann", Reason: "stock-taking", At: at(6)}},
-		unserved: []tasks.Unserved{
-			{Runtime: "poll", Needs: "a", Queued: 2, Oldest: at(5)},
-			{Runtime: "poll", Needs: "b", Queued: 1, Oldest: at(4)}},
+		unserved: []tasks.OrgQueue{
+			{Runtime: "poll", Needs: "a", Count: 2, First: madeAt(at(5))},
+			{Runtime: "poll", Needs: "b", Count: 1, First: madeAt(at(4))}},
 		pressure: pressure.Pressure{Runtimes: []pressure.Queued{
 			{Runtime: "poll", Queued: 9, Since: since(1)}, {Runtime: "sqs"}}},
 		usage: []authz.Usage{{Quota: authz.StorageBytes, Used: 5, Most: &most, Full: true, Text: "5 of 5"},

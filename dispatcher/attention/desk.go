@@ -32,6 +32,9 @@ func New(d *dispatcher.Dispatcher, v *views.Views, runtimes backends.RuntimeMap)
 // Most bounds how many DAGs and late datasets one look takes in: an org with more has lists for them.
 const Most = 500
 
+// mostQueued is how many queued tasks of each need are counted.
+const mostQueued = 10_000
+
 // Attention is what needs somebody in one org, as far as the caller may see it.
 type Attention struct {
 	Items []Item `json:"items" nullable:"false"`
@@ -86,12 +89,13 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 	}
 
 	err = pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		s.unserved, err = tasks.UnservedOf(ctx, tx, caller.OrgID, clock.Now())
+		s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, clock.Now())
 		return err
 	})
-	s.unserved = slices.DeleteFunc(s.unserved, func(u tasks.Unserved) bool {
-		backend, _ := k.runtimes.Backend(u.Runtime, tasks.OperatorOf(u.Needs), caller.OrgSlug)
-		return backend.Kind == backends.Lambda && u.Runtime != dispatcher.CheckRuntime // a function needs no worker
+	s.unserved = slices.DeleteFunc(s.unserved, func(q tasks.OrgQueue) bool {
+		backend, _ := k.runtimes.Backend(q.Runtime, tasks.OperatorOf(q.Needs), caller.OrgSlug)
+		function := backend.Kind == backends.Lambda && q.Runtime != dispatcher.CheckRuntime // it needs no worker
+		return q.Served || function
 	})
 	return s, err
 }

@@ -56,7 +56,7 @@ func (u *Usage) count(ctx context.Context, _ string) (done workitems.Progress, e
 			p.after, p.counted = until, p.settled
 		} else {
 			p.after = rows[len(rows)-1].id
-			p.counted = timeOf(p.after)
+			p.counted = tasks.MadeAt(p.after).UTC()
 		}
 		_, err = tx.Exec(ctx, `UPDATE usage_progress SET after = $1, counted = $2 WHERE after < $1`, p.after, p.counted)
 		return err
@@ -65,15 +65,6 @@ func (u *Usage) count(ctx context.Context, _ string) (done workitems.Progress, e
 		return done, fmt.Errorf("count usage: %w", err)
 	}
 	return done, nil
-}
-
-// timeOf returns the time, to the millisecond, that an id of the trail begins with.
-func timeOf(id uuid.UUID) time.Time {
-	var ms int64
-	for _, b := range id[:6] {
-		ms = ms<<8 | int64(b)
-	}
-	return time.UnixMilli(ms).UTC()
 }
 
 // progress is how far the trail is counted, and how far it is settled.
