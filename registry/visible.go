@@ -119,7 +119,8 @@ func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	return append([]uuid.UUID{}, hidden...), nil
 }
 
-// HiddenAmong returns those of some jobs, by their rows or origins, that the caller may not look into; see ReadableJobs.
+// HiddenAmong returns those of some jobs, by their rows or origins, that the caller may not look into; see
+// ReadableJobs.
 func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	hidden := map[uuid.UUID]bool{}

@@ -296,8 +296,12 @@ func TestQueryBombs(t *testing.T) {
 		assert.Contains(t, honest, status, "%s: %.300s", name, body)
 		assert.Less(t, time.Since(begun), time.Minute, name)
 	})
-	status, _ := w.patiently(t, func() (int, string) { return w.queryAPI(t, reader, "SELECT 1") })
-	require.Equal(t, http.StatusOK, status)
+
+	// A busy machine may need more than the second that a statement has.
+	eventually(t, "an answer after all of it", func() (bool, error) {
+		status, _ := w.queryAPI(t, reader, "SELECT 1")
+		return status == http.StatusOK, nil
+	})
 }
 
 // queryAPI sends a statement to the API.

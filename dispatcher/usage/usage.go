@@ -30,7 +30,7 @@ type Prices struct {
 // KeepUsage is how long usage stays by default.
 const KeepUsage = 400 * 24 * time.Hour
 
-// Usage counts and tells what jobs use.
+// Usage counts what jobs use, and answers questions about it.
 type Usage struct {
 	pool, requests *pgxpool.Pool
 	registry       *registry.Registry
