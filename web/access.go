@@ -57,8 +57,7 @@ func (a *Access) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Admin, "POST /secrets", a.setSecret)
 	api.HandlePage(authz.Admin, "GET /secrets/{name}", a.secret)
 	api.HandlePage(authz.Admin, "POST /secrets/{name}/bind", a.bindSecret)
-	api.HandlePage(authz.Admin, "GET /secrets/{name}/delete", a.deleteSecret)
-	api.HandlePage(authz.Admin, "POST /secrets/{name}/delete", a.deleteSecret)
+	action(api, authz.Admin, "/secrets/{name}/delete", "secrets", a.askDeleteSecret)
 	api.HandlePage(authz.Reader, "GET /usage", a.usage)
 }
 

@@ -29,8 +29,8 @@ type backfillsView struct {
 func (s *Site) addBackfillPages(api *authz.API) {
 	operates := authz.To(authz.Operate, authz.TheDAG)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/backfills", s.backfills)
-	s.action(api, operates, "/dags/{dag}/backfill", "dags", s.askBackfill)
-	s.action(api, operates, "/dags/{dag}/backfills/{id}/cancel", "dags", s.askCancelBackfill)
+	action(api, operates, "/dags/{dag}/backfill", "dags", s.askBackfill)
+	action(api, operates, "/dags/{dag}/backfills/{id}/cancel", "dags", s.askCancelBackfill)
 }
 
 func (s *Site) backfills(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

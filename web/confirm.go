@@ -2,6 +2,8 @@ package web
 
 import (
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -90,21 +92,17 @@ type question struct {
 	title string
 	view  confirmView
 	do    func(f form) error
+	to    *string // where it leads, which do sets; nil: back
 }
 
-// action adds the two routes of an action: GET asks, POST does it and goes back to where the person was. What ask finds
-// out is found out again on POST, so that what has become impossible meanwhile is refused.
-func (s *Site) action(api *authz.API, rule authz.Rule, path, tab string,
-	ask func(r *http.Request, caller authz.Caller) (question, error)) {
-	api.HandlePage(rule, "GET "+path, func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-		q, err := ask(r, caller)
-		if err != nil {
-			return err
-		}
-		return confirm(w, caller, tab, q.title, nil, q.view)
-	})
+// ask finds out what an action would do.
+type ask func(r *http.Request, caller authz.Caller) (question, error)
 
-	api.HandlePage(rule, "POST "+path, func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+// action adds the two routes of an action: GET asks, POST does it and goes back to where the person was, which the
+// field `back` says, or else the question. What ask finds out is found out again on POST, so that what has
+// become impossible meanwhile is refused.
+func action(api *authz.API, rule authz.Rule, path, tab string, ask ask) {
+	page := func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 		f, err := readForm(r)
 		if err != nil {
 			return err
@@ -113,13 +111,33 @@ func (s *Site) action(api *authz.API, rule authz.Rule, path, tab string,
 		if err != nil {
 			return err
 		}
+		if back := r.Form.Get("back"); safeBack(back) {
+			q.view.Back, q.view.Hidden = back, append(q.view.Hidden, hiddenField{"back", back})
+		}
+		if r.Method != http.MethodPost {
+			return confirm(w, caller, tab, q.title, nil, q.view)
+		}
+
 		if err = q.view.typed(f); err == nil {
 			err = q.do(f)
 		}
 		if err != nil {
 			return confirm(w, caller, tab, q.title, err, q.view.filled(f))
 		}
-		http.Redirect(w, r, q.view.Back, http.StatusSeeOther)
+		to := q.view.Back
+		if q.to != nil {
+			to = *q.to
+		}
+		http.Redirect(w, r, to, http.StatusSeeOther)
 		return nil
-	})
+	}
+	api.HandlePage(rule, "GET "+path, page)
+	api.HandlePage(rule, "POST "+path, page)
+}
+
+// safeBack reports whether an address is one of a page here, so that no link leads anybody elsewhere.
+func safeBack(path string) bool {
+	u, err := url.Parse(path)
+	return err == nil && u.Host == "" && u.Scheme == "" && strings.HasPrefix(path, "/") &&
+		!strings.HasPrefix(path, "//") && !strings.ContainsAny(path, "\\\r\n\t")
 }

@@ -23,16 +23,16 @@ func (s *Site) addDAGActions(api *authz.API) {
 	deploys, operates := authz.To(authz.Deploy, authz.TheDAG), authz.To(authz.Operate, authz.TheDAG)
 	const version = "/dags/{dag}/versions/{version}"
 
-	s.action(api, deploys, version+"/promote", "dags", s.askPromote)
-	s.action(api, deploys, version+"/rollback", "dags", s.askRollback)
-	s.action(api, deploys, version+"/pin", "dags", s.askPin)
-	s.action(api, deploys, version+"/unpin", "dags", s.askUnpin)
-	s.action(api, deploys, "/dags/{dag}/abandon", "dags", s.askAbandon)
-	s.action(api, deploys, "/dags/{dag}/delete", "dags", s.askDelete)
-	s.action(api, deploys, "/dags/{dag}/rematerialize", "dags", s.askRematerialize)
-	s.action(api, operates, "/dags/{dag}/invalidate", "dags", s.askInvalidate)
-	s.action(api, operates, "/dags/{dag}/pause", "dags", s.askPause)
-	s.action(api, operates, "/dags/{dag}/resume", "dags", s.askResume)
+	action(api, deploys, version+"/promote", "dags", s.askPromote)
+	action(api, deploys, version+"/rollback", "dags", s.askRollback)
+	action(api, deploys, version+"/pin", "dags", s.askPin)
+	action(api, deploys, version+"/unpin", "dags", s.askUnpin)
+	action(api, deploys, "/dags/{dag}/abandon", "dags", s.askAbandon)
+	action(api, deploys, "/dags/{dag}/delete", "dags", s.askDelete)
+	action(api, deploys, "/dags/{dag}/rematerialize", "dags", s.askRematerialize)
+	action(api, operates, "/dags/{dag}/invalidate", "dags", s.askInvalidate)
+	action(api, operates, "/dags/{dag}/pause", "dags", s.askPause)
+	action(api, operates, "/dags/{dag}/resume", "dags", s.askResume)
 }
 
 // dagPath returns the path of a DAG's page, or of something below it.

@@ -1,16 +1,12 @@
 package web
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
-
-	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -33,54 +29,30 @@ func (s *Site) dead(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	if v.Groups, err = s.Dispatcher.Views.ErrorGroups(r.Context(), caller, v.Filter); err != nil {
 		return err
 	}
-	if v.MayAct {
-		const latest = 5
-		if v.Actions, err = s.Dispatcher.Control.Bulks(r.Context(), caller, uuid.Nil, latest); err != nil {
-			return err
-		}
+	if v.Actions, err = s.latestBulks(r, caller, 5); err != nil {
+		return err
 	}
 	return render(w, http.StatusOK, "dead.html", layout{Title: "Dead letters", Tab: "dead",
 		Live: follow("dag", v.Filter.DAG), Caller: caller, View: v})
 }
 
 // askDead counts the dead tasks of an error group, and asks whether to apply a verb to them.
-func (s *Site) askDead(verb string) func(*http.Request, authz.Caller) (question, error) {
+func (s *Site) askDead(verb string) ask {
 	return func(r *http.Request, caller authz.Caller) (q question, err error) {
-		if err := r.ParseForm(); err != nil {
-			return q, fault.New(fault.Invalid, "the form cannot be read: %w", err)
-		}
-		request := control.BulkRequest{Filter: deadSelection(r.Form), DryRun: true}
-		if request.Filter.ErrorGroup == "" {
+		selection := deadSelection(r.Form)
+		if selection.ErrorGroup == "" {
 			return q, fault.New(fault.Invalid, "the form names no error group").WithHint("use the buttons on the page")
 		}
-		if verb == control.VerbSkip {
-			request.Reason = "counting"
-		}
-		matched, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
+		matched, do, err := s.toAll(r, caller, verb, selection)
 		if err != nil {
 			return q, err
 		}
 
-		back := url.Values{}
-		for _, name := range []string{"dag", "job"} {
-			if value := r.FormValue(name); value != "" {
-				back.Set(name, value)
-			}
-		}
-		q.title, q.view = deadQuestion(verb, matched.Matched)
-		q.view.Action, q.view.Back = "/dead/"+verb, "/dead?"+back.Encode()
-		q.view.Hidden = []hiddenField{{"matched", fmt.Sprint(matched.Matched)}}
-		for _, name := range []string{"error_group", "dag", "job"} {
-			q.view.Hidden = append(q.view.Hidden, hiddenField{name, r.FormValue(name)})
-		}
-		q.do = func(f form) error {
-			request.DryRun, request.Reason = false, f.Get("reason")
-			if err := s.stillMatched(r, caller, verb, request); err != nil {
-				return err
-			}
-			_, err := s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
-			return err
-		}
+		list := selection
+		list.ErrorGroup, list.Dead = "", false
+		q.title, q.view = deadQuestion(verb, matched)
+		q.view.Action, q.view.Back = "/dead/"+verb, "/dead?"+selectionQuery(list)
+		q.view.Hidden, q.do = allFields(selection, matched), do
 		return q, nil
 	}
 }

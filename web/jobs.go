@@ -213,118 +213,103 @@ func (s *Site) calendar(
 		Grid: cellRows(p, cells)}, err
 }
 
-// runJob asks for a task of a manual job.
-func (s *Site) runJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	dagName, job := r.PathValue("dag"), r.PathValue("job")
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
-	item := dispatcher.EnqueueItem{Partition: strings.TrimSpace(f.Get("partition"))}
-
-	if r.Method == http.MethodPost {
-		if text := strings.TrimSpace(f.Get("payload")); text != "" {
-			item.Payload = json.RawMessage(text)
-		}
-		var made []dispatcher.Enqueued
-		if item.Payload != nil && !json.Valid(item.Payload) {
-			err = fault.New(fault.Invalid, "the payload is not valid JSON").WithHint(`write for example {"text": "hello"}`)
-		} else {
-			made, err = s.Dispatcher.Enqueue(r.Context(), caller, dagName, job, []dispatcher.EnqueueItem{item})
-		}
-		if err == nil {
-			http.Redirect(w, r, "/tasks/"+made[0].ID.String(), http.StatusSeeOther)
-			return nil
-		}
-	}
-	return s.askToRun(w, r, caller, f, err)
-}
-
-// askToRun shows the page that asks for the payload of a task.
-func (s *Site) askToRun(w http.ResponseWriter, r *http.Request, caller authz.Caller, f form, wrong error) error {
+// askRun asks for the payload of a task of a manual job. It leads to the task.
+func (s *Site) askRun(r *http.Request, caller authz.Caller) (q question, err error) {
 	detail, err := s.Dispatcher.Views.Job(r.Context(), caller, r.PathValue("dag"), r.PathValue("job"))
 	if err != nil {
-		return err
+		return q, err
 	}
-	name := detail.DAG + "/" + detail.Name
-	v := confirmView{Says: "One task is made, which runs as soon as a worker of " + detail.Runtime + " is free.",
-		Action: r.URL.Path, Button: "Run", Back: jobPath(detail.DAG, detail.Name),
-		Fields: []askedField{
-			{Label: "Payload, as JSON", Name: "payload", Value: f.Get("payload"), Placeholder: "{}", Area: true},
-			{Label: "Partition, where the job has some", Name: "partition", Value: f.Get("partition")}},
-		Command: "dagctl run " + name + " --payload '{}'"}
 
+	name := detail.DAG + "/" + detail.Name
+	q.title, q.to = "Run "+name, new(string)
+	q.view = confirmView{Says: "One task is made, which runs as soon as a worker of " + detail.Runtime + " is free.",
+		Action: r.URL.Path, Button: "Run", Back: jobPath(detail.DAG, detail.Name),
+		Fields: []askedField{{Label: "Payload, as JSON", Name: "payload", Placeholder: "{}", Area: true},
+			{Label: "Partition, where the job has some", Name: "partition"}},
+		Command: "dagctl run " + name + " --payload '{}'"}
 	if detail.Paused != nil {
-		v.Effects = append(v.Effects, "It waits: "+detail.Paused.What()+" is paused by "+detail.Paused.Actor+".")
+		q.view.Effects = append(q.view.Effects, "It waits: "+detail.Paused.What()+" is paused by "+
+			detail.Paused.Actor+".")
 	}
 	if d := detail.Definition; d != nil && len(d.PayloadSchema) > 0 {
-		v.Effects = append(v.Effects, "The payload has to meet the schema "+string(d.PayloadSchema)+".")
+		q.view.Effects = append(q.view.Effects, "The payload has to meet the schema "+string(d.PayloadSchema)+".")
 	}
-	return confirm(w, caller, "dags", "Run "+name, wrong, v)
-}
 
-// pauseJob lets no task of a job begin.
-func (s *Site) pauseJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	dagName, job := r.PathValue("dag"), r.PathValue("job")
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
-	if r.Method == http.MethodPost {
-		if reason := strings.TrimSpace(f.Get("reason")); reason == "" {
-			err = fault.New(fault.Invalid, "a reason is needed").
-				WithHint("everybody who asks why nothing runs will read it")
-		} else {
-			_, err = s.Dispatcher.Control.Pause(r.Context(), caller, dagName, job, reason, clock.Now())
+	q.do = func(f form) error {
+		payload, err := payloadOf(f)
+		if err != nil {
+			return err
 		}
+		item := dispatcher.EnqueueItem{Partition: strings.TrimSpace(f.Get("partition")), Payload: payload}
+		made, err := s.Dispatcher.Enqueue(r.Context(), caller, detail.DAG, detail.Name, []dispatcher.EnqueueItem{item})
 		if err == nil {
-			http.Redirect(w, r, backTo(f, jobPath(dagName, job)), http.StatusSeeOther)
-			return nil
+			*q.to = "/tasks/" + made[0].ID.String()
 		}
-	}
-
-	detail, failed := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
-	if failed != nil {
-		return failed
-	}
-	effects := []string{fmt.Sprintf("%d queued tasks wait until somebody resumes it.", detail.Tasks.Queued),
-		fmt.Sprintf("%d running tasks finish.", detail.Tasks.Running)}
-	if detail.Source != "" {
-		effects = append(effects, "The source does not fire meanwhile.")
-	}
-	name := dagName + "/" + job
-	return confirm(w, caller, "dags", "Pause "+name, err, confirmView{
-		Says: "No task of it begins. The pause outlasts deploys and rollbacks.", Effects: effects,
-		Action: r.URL.Path, Hidden: hiddenBack(r), Button: "Pause", Back: backOf(r, jobPath(dagName, job)),
-		Fields:  []askedField{{Label: "Reason", Name: "reason", Value: f.Get("reason"), Required: true}},
-		Command: "dagctl pause " + name + ` --reason "…"`})
-}
-
-// resumeJob ends the pause of a job.
-func (s *Site) resumeJob(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	dagName, job := r.PathValue("dag"), r.PathValue("job")
-	f, err := readForm(r)
-	if err != nil {
 		return err
 	}
-	if r.Method == http.MethodPost {
-		if err = s.Dispatcher.Control.Resume(r.Context(), caller, dagName, job, clock.Now()); err == nil {
-			http.Redirect(w, r, backTo(f, jobPath(dagName, job)), http.StatusSeeOther)
-			return nil
-		}
+	return q, nil
+}
+
+// payloadOf returns the JSON of a form's field; nil if it is empty. What is no JSON comes with an error.
+func payloadOf(f form) (json.RawMessage, error) {
+	payload := json.RawMessage(strings.TrimSpace(f.Get("payload")))
+	if len(payload) == 0 {
+		return nil, nil
+	}
+	if !json.Valid(payload) {
+		return payload, fault.New(fault.Invalid, "the payload is not valid JSON").
+			WithHint(`write for example {"text": "hello"}`)
+	}
+	return payload, nil
+}
+
+func (s *Site) askPauseJob(r *http.Request, caller authz.Caller) (q question, err error) {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	detail, err := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
+	if err != nil {
+		return q, err
 	}
 
-	detail, failed := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
-	if failed != nil {
-		return failed
+	name := dagName + "/" + job
+	q.title = "Pause " + name
+	q.view = confirmView{Says: "No task of it begins. The pause outlasts deploys and rollbacks.",
+		Effects: []string{fmt.Sprintf("%d queued tasks wait until somebody resumes it.", detail.Tasks.Queued),
+			fmt.Sprintf("%d running tasks finish.", detail.Tasks.Running)},
+		Action: r.URL.Path, Button: "Pause", Back: jobPath(dagName, job),
+		Fields:  []askedField{{Label: "Reason", Name: "reason", Required: true}},
+		Command: "dagctl pause " + name + ` --reason "…"`}
+	if detail.Source != "" {
+		q.view.Effects = append(q.view.Effects, "The source does not fire meanwhile.")
 	}
-	v := confirmView{Says: "Its tasks begin again.", Action: r.URL.Path, Hidden: hiddenBack(r), Button: "Resume",
+
+	q.do = func(f form) error {
+		reason := strings.TrimSpace(f.Get("reason"))
+		if reason == "" {
+			return fault.New(fault.Invalid, "a reason is needed").
+				WithHint("everybody who asks why nothing runs will read it")
+		}
+		_, err := s.Dispatcher.Control.Pause(r.Context(), caller, dagName, job, reason, clock.Now())
+		return err
+	}
+	return q, nil
+}
+
+func (s *Site) askResumeJob(r *http.Request, caller authz.Caller) (q question, err error) {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	detail, err := s.Dispatcher.Views.Job(r.Context(), caller, dagName, job)
+	if err != nil {
+		return q, err
+	}
+
+	q.title = "Resume " + dagName + "/" + job
+	q.view = confirmView{Says: "Its tasks begin again.", Action: r.URL.Path, Button: "Resume",
 		Effects: []string{fmt.Sprintf("%d queued tasks go on.", detail.Tasks.Queued)},
-		Back:    backOf(r, jobPath(dagName, job)), Command: "dagctl resume " + dagName + "/" + job}
+		Back:    jobPath(dagName, job), Command: "dagctl resume " + dagName + "/" + job}
 	if p := detail.Paused; p != nil && p.Job == job {
-		v.Says = fmt.Sprintf("%s paused it %s: %s", p.Actor, ago(clock.Now(), p.At), p.Reason)
+		q.view.Says = fmt.Sprintf("%s paused it %s: %s", p.Actor, ago(clock.Now(), p.At), p.Reason)
 	} else if p != nil {
-		v.Effects = append(v.Effects, "It still waits, because "+p.What()+" is paused.")
+		q.view.Effects = append(q.view.Effects, "It still waits, because "+p.What()+" is paused.")
 	}
-	return confirm(w, caller, "dags", "Resume "+dagName+"/"+job, err, v)
+	q.do = func(form) error { return s.Dispatcher.Control.Resume(r.Context(), caller, dagName, job, clock.Now()) }
+	return q, nil
 }

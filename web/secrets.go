@@ -117,33 +117,23 @@ func (a *Access) bindSecret(w http.ResponseWriter, r *http.Request, caller authz
 	return nil
 }
 
-// deleteSecret deletes a secret whose name was typed.
-func (a *Access) deleteSecret(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
+func (a *Access) askDeleteSecret(r *http.Request, caller authz.Caller) (q question, err error) {
 	s, err := a.Vault.GetSecret(r.Context(), caller, r.PathValue("name"))
 	if err != nil {
-		return err
+		return q, err
 	}
 
-	v := confirmView{Says: "Nothing can use its value any more, and nobody can get it back.", Action: r.URL.Path,
+	q.title = "Delete " + s.Name
+	q.view = confirmView{Says: "Nothing can use its value any more, and nobody can get it back.", Action: r.URL.Path,
 		Typed: s.Name, Button: "Delete", Danger: true, Back: secretPath(s.Name),
 		Command: "dagctl secrets delete " + s.Name}
 	for _, job := range s.Jobs {
-		v.Effects = append(v.Effects, job+" is bound to it; as long as it uses it, the secret stays.")
+		q.view.Effects = append(q.view.Effects, job+" is bound to it; as long as it uses it, the secret stays.")
 	}
-	if r.Method == http.MethodPost {
-		if err = v.typed(f); err == nil {
-			err = a.Vault.DeleteSecret(r.Context(), caller, s.Name)
-		}
-		if err == nil {
-			http.Redirect(w, r, "/secrets", http.StatusSeeOther)
-			return nil
-		}
-	}
-	return confirm(w, caller, "secrets", "Delete "+s.Name, err, v)
+	gone := "/secrets"
+	q.to = &gone
+	q.do = func(form) error { return a.Vault.DeleteSecret(r.Context(), caller, s.Name) }
+	return q, nil
 }
 
 // usageView is what the org uses, and what it may.

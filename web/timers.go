@@ -1,7 +1,6 @@
 package web
 
 import (
-	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -71,16 +70,12 @@ func (s *Site) createTimer(w http.ResponseWriter, r *http.Request, caller authz.
 	if address := strings.TrimSpace(f.Get("target")); address != "" {
 		wanted.DAG, wanted.Job, _ = strings.Cut(address, "/")
 	}
-	if text := strings.TrimSpace(f.Get("payload")); text != "" {
-		wanted.Payload = json.RawMessage(text)
-	}
 
+	wanted.Payload, err = payloadOf(f)
 	switch {
 	case wanted.DAG == "" || wanted.Job == "":
 		err = fault.New(fault.Invalid, "no job is named").WithHint("write it as DAG/JOB")
-	case wanted.Payload != nil && !json.Valid(wanted.Payload):
-		err = fault.New(fault.Invalid, "the payload is not valid JSON").WithHint(`write for example {"text": "hello"}`)
-	default:
+	case err == nil:
 		_, err = s.Timers.Create(r.Context(), caller, []timers.NewTimer{wanted}, clock.Now())
 	}
 	if wrong := wrongWith(err); wrong != nil && wrong.Status != http.StatusForbidden {
@@ -93,37 +88,31 @@ func (s *Site) createTimer(w http.ResponseWriter, r *http.Request, caller authz.
 	return nil
 }
 
-// deleteTimer deletes a timer, unless it has changed since somebody was asked.
-func (s *Site) deleteTimer(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+// askDeleteTimer asks whether to delete a timer, and refuses it if the timer has changed since somebody was asked.
+func (s *Site) askDeleteTimer(r *http.Request, caller authz.Caller) (q question, err error) {
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err != nil {
-		return fault.New(fault.NotFound, "%q is not the id of a timer", r.PathValue("id"))
-	}
-	f, err := readForm(r)
-	if err != nil {
-		return err
+		return q, fault.New(fault.NotFound, "%q is not the id of a timer", r.PathValue("id"))
 	}
 	t, err := s.Timers.Get(r.Context(), caller, id)
 	if err != nil {
-		return err
+		return q, err
 	}
 
-	if r.Method == http.MethodPost {
-		version := fmt.Sprint(t.Version)
-		switch err = f.needs("version"); {
-		case err != nil:
-		case f.Get("version") != version:
-			err = fault.New(fault.Conflict, "the timer has changed meanwhile").WithHint("look at it again")
-		default:
-			err = s.Timers.Delete(r.Context(), caller, id, rest.ETag(version))
+	version := fmt.Sprint(t.Version)
+	q.title = fmt.Sprintf("Delete the timer of %s/%s", t.DAG, t.Job)
+	q.view = confirmView{
+		Says:   fmt.Sprintf("It does not fire at %s in %s any more. Its tasks stay.", t.Local, t.Timezone),
+		Action: r.URL.Path, Hidden: []hiddenField{{"version", version}}, Button: "Delete", Danger: true,
+		Back: "/timers", Command: "dagctl timers delete " + t.ID.String()}
+	q.do = func(f form) error {
+		if err := f.needs("version"); err != nil {
+			return err
 		}
-		if err == nil {
-			http.Redirect(w, r, "/timers", http.StatusSeeOther)
-			return nil
+		if f.Get("version") != version {
+			return fault.New(fault.Conflict, "the timer has changed meanwhile").WithHint("look at it again")
 		}
+		return s.Timers.Delete(r.Context(), caller, id, rest.ETag(version))
 	}
-	return confirm(w, caller, "timers", fmt.Sprintf("Delete the timer of %s/%s", t.DAG, t.Job), err,
-		confirmView{Says: fmt.Sprintf("It does not fire at %s in %s any more. Its tasks stay.", t.Local, t.Timezone),
-			Action: r.URL.Path, Hidden: []hiddenField{{"version", fmt.Sprint(t.Version)}}, Button: "Delete",
-			Danger: true, Back: "/timers", Command: "dagctl timers delete " + t.ID.String()})
+	return q, nil
 }

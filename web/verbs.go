@@ -17,35 +17,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// What people decide over tasks and partitions. An action leads back to where it was begun: the address is in the
-// field `back`.
-
-// safeBack reports whether an address is one of a page here, so that no link leads anybody elsewhere.
-func safeBack(path string) bool {
-	u, err := url.Parse(path)
-	return err == nil && u.Host == "" && u.Scheme == "" && strings.HasPrefix(path, "/") &&
-		!strings.HasPrefix(path, "//") && !strings.ContainsAny(path, "\\\r\n\t")
-}
-
-// backTo returns the page to which a form leads back.
-func backTo(f form, otherwise string) string {
-	if back := f.Get("back"); safeBack(back) {
-		return back
-	}
-	return otherwise
-}
-
-// backOf returns the page from which a request came.
-func backOf(r *http.Request, otherwise string) string { return backTo(form{r.Form}, otherwise) }
-
-// hiddenBack keeps the page from which a request came in a form.
-func hiddenBack(r *http.Request) []hiddenField {
-	if back := backOf(r, ""); back != "" {
-		return []hiddenField{{"back", back}}
-	}
-	return nil
-}
-
 // verbDoes says what a verb does to one task.
 var verbDoes = map[string]string{
 	control.VerbRetry:  "It becomes claimable again, with all its attempts.",
@@ -54,57 +25,51 @@ var verbDoes = map[string]string{
 		"not get another task; new input does.",
 }
 
-// needsReason returns what is missing where a verb needs a reason.
-func needsReason(verb, reason string) error {
-	if verb == control.VerbSkip && reason == "" {
-		return fault.New(fault.Invalid, "a reason is needed to skip tasks").WithHint("it is kept in the audit log")
-	}
-	return nil
-}
-
 // reasonFields returns the field for the reason, where a verb takes one.
-func reasonFields(verb string, f form) []askedField {
+func reasonFields(verb string) []askedField {
 	if verb != control.VerbSkip {
 		return nil
 	}
-	return []askedField{{Label: "Reason", Name: "reason", Value: f.Get("reason"), Required: true}}
+	return []askedField{{Label: "Reason", Name: "reason", Required: true}}
 }
 
-// actOnTask returns the page that does a verb to a task.
-func (s *Site) actOnTask(verb string) func(http.ResponseWriter, *http.Request, authz.Caller) error {
-	return func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+// reasonOf returns the reason that a form gives, where a verb takes one.
+func reasonOf(verb string, f form) (string, error) {
+	if verb != control.VerbSkip {
+		return "", nil
+	}
+	reason := strings.TrimSpace(f.Get("reason"))
+	if reason == "" {
+		return "", fault.New(fault.Invalid, "a reason is needed to skip tasks").WithHint("it is kept in the audit log")
+	}
+	return reason, nil
+}
+
+// askTask asks whether to do a verb to a task.
+func (s *Site) askTask(verb string) ask {
+	return func(r *http.Request, caller authz.Caller) (q question, err error) {
 		id, err := taskID(r)
 		if err != nil {
-			return err
+			return q, err
 		}
-		f, err := readForm(r)
+		t, err := s.Dispatcher.Views.TaskByID(r.Context(), caller, id)
 		if err != nil {
+			return q, err
+		}
+
+		q.title = capital(verb) + " " + taskTitle(t)
+		q.view = confirmView{Says: verbDoes[verb], Effects: standing(t), Action: r.URL.Path,
+			Fields: reasonFields(verb), Button: capital(verb), Danger: verb != control.VerbRetry,
+			Back: "/tasks/" + id.String(), Command: "dagctl tasks " + verb + " " + id.String()}
+		q.do = func(f form) error {
+			reason, err := reasonOf(verb, f)
+			if err != nil {
+				return err
+			}
+			_, err = s.Dispatcher.Control.Do(r.Context(), caller, id, control.Act{Verb: verb, Reason: reason}, "")
 			return err
 		}
-
-		page := "/tasks/" + id.String()
-		if r.Method == http.MethodPost {
-			act := control.Act{Verb: verb}
-			if verb == control.VerbSkip {
-				act.Reason = strings.TrimSpace(f.Get("reason"))
-			}
-			if err = needsReason(verb, act.Reason); err == nil {
-				_, err = s.Dispatcher.Control.Do(r.Context(), caller, id, act, "")
-			}
-			if err == nil {
-				http.Redirect(w, r, backTo(f, page), http.StatusSeeOther)
-				return nil
-			}
-		}
-
-		t, failed := s.Dispatcher.Views.TaskByID(r.Context(), caller, id)
-		if failed != nil {
-			return failed
-		}
-		return confirm(w, caller, "tasks", capital(verb)+" "+taskTitle(t), err, confirmView{
-			Says: verbDoes[verb], Effects: standing(t), Action: r.URL.Path, Fields: reasonFields(verb, f),
-			Hidden: hiddenBack(r), Button: capital(verb), Danger: verb != control.VerbRetry, Back: backOf(r, page),
-			Command: "dagctl tasks " + verb + " " + id.String()})
+		return q, nil
 	}
 }
 
@@ -164,74 +129,67 @@ func selectionFlags(s views.TaskSelection) (flags string) {
 	return flags
 }
 
-// bulk asks whether to do a verb to all tasks of a selection, with their number, and does it.
-func (s *Site) bulk(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
+// askBulk asks whether to do a verb to all tasks of a selection.
+func (s *Site) askBulk(r *http.Request, caller authz.Caller) (q question, err error) {
 	verb := r.PathValue("verb")
 	if verbDoes[verb] == "" {
-		return fault.New(fault.NotFound, "tasks can be retried, canceled and skipped, and not %q", verb)
+		return q, fault.New(fault.NotFound, "tasks can be retried, canceled and skipped, and not %q", verb)
 	}
-	f, err := readForm(r)
+	selection := selectionOf(r.Form)
+	matched, do, err := s.toAll(r, caller, verb, selection)
 	if err != nil {
-		return err
-	}
-	request := control.BulkRequest{Filter: selectionOf(r.Form)}
-	list := "/tasks?" + selectionQuery(request.Filter)
-
-	if r.Method == http.MethodPost {
-		if verb == control.VerbSkip {
-			request.Reason = strings.TrimSpace(f.Get("reason"))
-		}
-		if err = needsReason(verb, request.Reason); err == nil {
-			err = s.stillMatched(r, caller, verb, request)
-		}
-		if err == nil {
-			_, err = s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
-		}
-		if err == nil {
-			http.Redirect(w, r, backTo(f, list), http.StatusSeeOther)
-			return nil
-		}
+		return q, err
 	}
 
-	found, failed := s.matched(r, caller, verb, request)
-	if failed != nil {
-		return failed
-	}
-	title := fmt.Sprintf("%s %s tasks", capital(verb), number(found.Matched))
-	return confirm(w, caller, "tasks", title, err, confirmView{
-		Says: "Each: " + verbDoes[verb],
-		Effects: []string{fmt.Sprintf("%s tasks match the filter now, and the verb fits them.", number(found.Matched)),
+	q.do, q.title = do, fmt.Sprintf("%s %s tasks", capital(verb), number(matched))
+	q.view = confirmView{Says: "Each: " + verbDoes[verb],
+		Effects: []string{fmt.Sprintf("%s tasks match the filter now, and the verb fits them.", number(matched)),
 			"Tasks that change before their turn are left out."},
-		Action: r.URL.Path, Hidden: append(append(selectionFields(request.Filter), hiddenBack(r)...),
-			hiddenField{"matched", fmt.Sprint(found.Matched)}),
-		Fields: reasonFields(verb, f), Button: title,
-		Danger: verb != control.VerbRetry, Back: backOf(r, list),
-		Command: "dagctl tasks " + verb + selectionFlags(request.Filter)})
+		Action: r.URL.Path, Hidden: allFields(selection, matched), Fields: reasonFields(verb), Button: q.title,
+		Danger: verb != control.VerbRetry, Back: "/tasks?" + selectionQuery(selection),
+		Command: "dagctl tasks " + verb + selectionFlags(selection)}
+	return q, nil
 }
 
-// matched counts the tasks that a bulk action would be about.
-func (s *Site) matched(r *http.Request, caller authz.Caller, verb string,
-	request control.BulkRequest) (control.BulkAction, error) {
-	request.DryRun = true
+// allFields keep in a form which tasks its page was about, and how many they were.
+func allFields(s views.TaskSelection, matched int64) []hiddenField {
+	return append(selectionFields(s), hiddenField{"matched", fmt.Sprint(matched)})
+}
+
+// toAll counts the tasks of a selection that a verb fits, and returns what does it to them. That refuses a form whose
+// page said that fewer tasks match than do now.
+func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string,
+	selection views.TaskSelection) (matched int64, do func(form) error, err error) {
+	start := func(request control.BulkRequest) (control.BulkAction, error) {
+		request.Filter = selection
+		return s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
+	}
+	count := control.BulkRequest{DryRun: true}
 	if verb == control.VerbSkip {
-		request.Reason = "only counted"
+		count.Reason = "only counted"
 	}
-	return s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
-}
-
-// stillMatched refuses a form whose page said that fewer tasks match than do now.
-func (s *Site) stillMatched(r *http.Request, caller authz.Caller, verb string, request control.BulkRequest) error {
-	said, err := strconv.ParseInt(r.PostFormValue("matched"), 10, 64)
+	found, err := start(count)
 	if err != nil {
-		return fault.New(fault.Invalid, "the form does not say how many tasks its page named").
-			WithHint("load the page again, and send its form whole")
+		return 0, nil, err
 	}
-	found, err := s.matched(r, caller, verb, request)
-	if err == nil && found.Matched > said {
-		err = fault.New(fault.Conflict, "%d tasks match now, and the page said %d", found.Matched, said).
-			WithHint("look at them, and decide again")
-	}
-	return err
+
+	return found.Matched, func(f form) error {
+		reason, err := reasonOf(verb, f)
+		if err != nil {
+			return err
+		}
+		said, err := strconv.ParseInt(f.Get("matched"), 10, 64)
+		if err != nil {
+			return fault.New(fault.Invalid, "the form does not say how many tasks its page named").
+				WithHint("load the page again, and send its form whole")
+		}
+		if found.Matched > said {
+			return fault.New(fault.Conflict, "%d tasks match now, and the page said %d", found.Matched, said).
+				WithHint("look at them, and decide again")
+		}
+		_, err = start(control.BulkRequest{Reason: reason})
+		return err
+	}, nil
 }
 
 // latestBulks returns the last bulk actions, for those who may begin one.
@@ -242,66 +200,50 @@ func (s *Site) latestBulks(r *http.Request, caller authz.Caller, n int) ([]contr
 	return s.Dispatcher.Control.Bulks(r.Context(), caller, uuid.Nil, n)
 }
 
-// decide returns the page that accepts or rejects the newest revision of a partition.
-func (s *Site) decide(verb string) func(http.ResponseWriter, *http.Request, authz.Caller) error {
-	return func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-		name := r.PathValue("name")
-		f, err := readForm(r)
+// askToDecide says what it would mean to accept or reject the newest revision of a partition.
+func (s *Site) askToDecide(verb string) ask {
+	return func(r *http.Request, caller authz.Caller) (q question, err error) {
+		d, err := s.Registry.Dataset(r.Context(), caller, r.PathValue("name"))
 		if err != nil {
-			return err
+			return q, err
 		}
-		request := control.DecideRequest{Partition: r.Form.Get("partition"), Version: r.Form.Get("version"),
-			Reason: strings.TrimSpace(f.Get("reason"))}
+		partition, version := r.Form.Get("partition"), r.Form.Get("version")
 
-		if r.Method == http.MethodPost {
+		q.title = capital(verb) + " " + partition + " of " + d.Name
+		q.view = confirmView{Action: r.URL.Path, Button: capital(verb), Danger: verb == "reject",
+			Back: datasetPath(d.Name), Hidden: []hiddenField{{"partition", partition}, {"version", version}},
+			Fields: []askedField{{Label: "Reason", Name: "reason", Required: true}},
+			Says:   "Readers see the revision although its checks have not passed it, and its consumers run.",
+			Command: fmt.Sprintf("dagctl datasets %s %s --partition %s --reason %q", verb, d.Name, partition,
+				"…")}
+		if verb == "reject" {
+			q.view.Says = "Readers never see this revision. They keep what they have."
+		}
+		for _, p := range d.Withheld {
+			if p.Partition != partition || p.Candidate != (version == "candidate") {
+				continue
+			}
+			q.view.Effects = append(q.view.Effects, fmt.Sprintf("Revision %d of %s is %s, with %s rows.", p.Revision,
+				p.Partition, strings.ToLower(p.State), number(p.Rows)))
+			if p.Why != "" {
+				q.view.Effects = append(q.view.Effects, "Its checks found: "+p.Why)
+			}
+		}
+
+		q.do = func(f form) error {
 			act := s.Dispatcher.Control.Accept
 			if verb == "reject" {
 				act = s.Dispatcher.Control.Reject
 			}
-			if request.Partition == "" || request.Reason == "" {
-				err = fault.New(fault.Invalid, "a partition and a reason are needed").
+			reason := strings.TrimSpace(f.Get("reason"))
+			if partition == "" || reason == "" {
+				return fault.New(fault.Invalid, "a partition and a reason are needed").
 					WithHint("the reason is kept in the audit log")
-			} else {
-				_, err = act(r.Context(), caller, name, request)
 			}
-			if err == nil {
-				http.Redirect(w, r, backTo(f, datasetPath(name)), http.StatusSeeOther)
-				return nil
-			}
+			_, err := act(r.Context(), caller, r.PathValue("name"), control.DecideRequest{Partition: partition,
+				Version: version, Reason: reason})
+			return err
 		}
-		return s.askToDecide(w, r, caller, verb, request, err)
+		return q, nil
 	}
-}
-
-// askToDecide says what it would mean to accept or reject a revision.
-func (s *Site) askToDecide(
-	w http.ResponseWriter, r *http.Request, caller authz.Caller, verb string, request control.DecideRequest,
-	wrong error,
-) error {
-	d, err := s.Registry.Dataset(r.Context(), caller, r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	path := datasetPath(d.Name)
-	v := confirmView{Action: r.URL.Path, Button: capital(verb), Danger: verb == "reject", Back: backOf(r, path),
-		Hidden: append(hiddenBack(r), hiddenField{"partition", request.Partition},
-			hiddenField{"version", request.Version}),
-		Fields: []askedField{{Label: "Reason", Name: "reason", Value: request.Reason, Required: true}},
-		Says:   "Readers see the revision although its checks have not passed it, and its consumers run.",
-		Command: fmt.Sprintf("dagctl datasets %s %s --partition %s --reason %q", verb, d.Name, request.Partition,
-			"…")}
-	if verb == "reject" {
-		v.Says = "Readers never see this revision. They keep what they have."
-	}
-
-	for _, p := range d.Withheld {
-		if p.Partition == request.Partition && p.Candidate == (request.Version == "candidate") {
-			v.Effects = append(v.Effects, fmt.Sprintf("Revision %d of %s is %s, with %s rows.", p.Revision, p.Partition,
-				strings.ToLower(p.State), number(p.Rows)))
-			if p.Why != "" {
-				v.Effects = append(v.Effects, "Its checks found: "+p.Why)
-			}
-		}
-	}
-	return confirm(w, caller, "datasets", capital(verb)+" "+request.Partition+" of "+d.Name, wrong, v)
 }

@@ -76,8 +76,8 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /tasks/{id}", s.task)
 	s.addJobRoutes(api)
 	api.HandlePage(authz.Reader, "GET /dead", s.dead)
-	s.action(api, authz.To(authz.Operate, authz.InBody), "/dead/retry", "dead", s.askDead("retry"))
-	s.action(api, authz.To(authz.Operate, authz.InBody), "/dead/skip", "dead", s.askDead("skip"))
+	action(api, authz.To(authz.Operate, authz.InBody), "/dead/retry", "dead", s.askDead("retry"))
+	action(api, authz.To(authz.Operate, authz.InBody), "/dead/skip", "dead", s.askDead("skip"))
 	api.HandlePage(authz.Reader, "GET /late", s.late)
 	api.HandlePage(authz.Reader, "GET /datasets", s.datasets)
 
@@ -87,37 +87,31 @@ func (s *Site) AddRoutes(api *authz.API) {
 	api.HandlePage(authz.Reader, "GET /query", s.queryForm)
 	api.HandlePageWithin(authz.Reader, s.Query.RequestTime(), "POST /query", s.query)
 	api.HandlePage(authz.Admin, "GET /workers", s.workers)
-	api.HandlePage(authz.Admin, "GET /workers/{id}/drain", s.drainWorker)
-	api.HandlePage(authz.Admin, "POST /workers/{id}/drain", s.drainWorker)
+	action(api, authz.Admin, "/workers/{id}/drain", "workers", s.askDrain)
 	api.HandlePage(authz.Public, "GET /static/{version}/{file}", asset)
 }
 
 // addJobRoutes adds the pages of what runs: jobs, tasks, sources and timers.
 func (s *Site) addJobRoutes(api *authz.API) {
-	type page = func(http.ResponseWriter, *http.Request, authz.Caller) error
-	action := func(rule authz.Rule, path string, p page) { // GET asks, POST does it
-		api.HandlePage(rule, "GET "+path, p)
-		api.HandlePage(rule, "POST "+path, p)
-	}
 	onDAG, inBody := authz.To(authz.Operate, authz.TheDAG), authz.To(authz.Operate, authz.InBody)
 
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/jobs/{job}", s.job)
-	action(onDAG, "/dags/{dag}/jobs/{job}/run", s.runJob)
-	action(onDAG, "/dags/{dag}/jobs/{job}/pause", s.pauseJob)
-	action(onDAG, "/dags/{dag}/jobs/{job}/resume", s.resumeJob)
+	action(api, onDAG, "/dags/{dag}/jobs/{job}/run", "dags", s.askRun)
+	action(api, onDAG, "/dags/{dag}/jobs/{job}/pause", "dags", s.askPauseJob)
+	action(api, onDAG, "/dags/{dag}/jobs/{job}/resume", "dags", s.askResumeJob)
 
 	for _, verb := range []string{control.VerbRetry, control.VerbCancel, control.VerbSkip} {
-		action(authz.To(authz.Operate, authz.TheTasks), "/tasks/{id}/"+verb, s.actOnTask(verb))
+		action(api, authz.To(authz.Operate, authz.TheTasks), "/tasks/{id}/"+verb, "tasks", s.askTask(verb))
 	}
-	action(inBody, "/bulk/{verb}", s.bulk)
-	action(authz.Admin, "/accept/{name...}", s.decide("accept"))
-	action(authz.Admin, "/reject/{name...}", s.decide("reject"))
+	action(api, inBody, "/bulk/{verb}", "tasks", s.askBulk)
+	action(api, authz.Admin, "/accept/{name...}", "datasets", s.askToDecide("accept"))
+	action(api, authz.Admin, "/reject/{name...}", "datasets", s.askToDecide("reject"))
 
 	api.HandlePage(authz.Reader, "GET /sources", s.sources)
 	api.HandlePage(authz.Reader, "GET /sources/{dag}/{job}", s.source)
 	api.HandlePage(authz.Reader, "GET /timers", s.timers)
 	api.HandlePage(inBody, "POST /timers", s.createTimer)
-	action(authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", s.deleteTimer)
+	action(api, authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", "timers", s.askDeleteTimer)
 }
 
 // layout is the data of the frame that every page has around its view.

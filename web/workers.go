@@ -37,26 +37,17 @@ func (s *Site) workers(w http.ResponseWriter, r *http.Request, caller authz.Call
 	return render(w, http.StatusOK, "workers.html", layout{Title: "Workers", Tab: "workers", Caller: caller, View: v})
 }
 
-// drainWorker asks a process to claim no more tasks.
-func (s *Site) drainWorker(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	id := r.PathValue("id")
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
-
-	token := r.Form.Get("of")
-	if r.Method == http.MethodPost {
-		if _, err = s.Dispatcher.Drain(r.Context(), caller, id, token, clock.Now()); err == nil {
-			http.Redirect(w, r, backTo(f, "/workers"), http.StatusSeeOther)
-			return nil
-		}
-	}
-
-	return confirm(w, caller, "workers", "Drain "+id, err, confirmView{
-		Says: "It finishes its tasks and claims no more, until it is started anew.",
+func (s *Site) askDrain(r *http.Request, caller authz.Caller) (q question, err error) {
+	id, token := r.PathValue("id"), r.Form.Get("of")
+	q.title = "Drain " + id
+	q.view = confirmView{Says: "It finishes its tasks and claims no more, until it is started anew.",
 		Effects: []string{"Other workers of its runtimes go on.",
 			"A server continues with everything else that it does."},
 		Action: r.URL.Path, Hidden: []hiddenField{{"of", token}}, Button: "Drain", Danger: true, Back: "/workers",
-		Command: "dagctl workers drain " + id})
+		Command: "dagctl workers drain " + id}
+	q.do = func(form) error {
+		_, err := s.Dispatcher.Drain(r.Context(), caller, id, token, clock.Now())
+		return err
+	}
+	return q, nil
 }
