@@ -108,6 +108,7 @@ var mayImport = map[string][]string{
 		"dispatcher/httpapi", anyInternal},
 	"operators":                           {"operators/textfile", "dag", "engine", "storage", "worker/protocol", anyInternal},
 	"operators/textfile":                  {anyInternal},
+	"operators/standard":                  {"operators"},
 	"operators/operatortest":              {"operators", "engine", "dag", "storage", "internal/duck", anyInternal},
 	"storage":                             {anyInternal},
 	"storage/health":                      {"storage", anyInternal},

@@ -24,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 )
 
 func TestMain(m *testing.M) { os.Exit(processtest.Main(m)) }
@@ -142,7 +143,7 @@ func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") 
 
 func catalog(t *testing.T) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+	builtin, err := standard.New(operators.Options{Engines: enginetest.Engines(),
 		Command: operators.CommandOptions{Every: true}})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)

@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -149,7 +150,7 @@ func document(t testing.TB, dir string) *dag.Document {
 // catalog returns the catalog of dagctl's operators.
 func catalog(t testing.TB) dag.Catalog {
 	t.Helper()
-	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
+	builtin, err := standard.New(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
 	return builtin.Catalog(nil)
 }

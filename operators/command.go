@@ -136,7 +136,7 @@ func (o *commandOperator) Run(ctx context.Context, t *Task) (Result, error) {
 		return Result{}, Permanent(err)
 	}
 	var c commandConfig
-	if err := decodeConfig(t.Config, &c); err != nil || len(c.Argv) == 0 {
+	if err := DecodeConfig(t.Config, &c); err != nil || len(c.Argv) == 0 {
 		return Result{}, Permanent(fault.New(fault.Invalid, "config.argv must name a program"))
 	}
 
@@ -306,7 +306,7 @@ func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandT
 func environment(t *Task, c commandConfig, home string) ([]string, error) {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8"}
 	for _, name := range sortedKeys(c.Env) {
-		value, sealed, isSecret, err := t.secretFor(c.Env[name], "config.env."+name)
+		value, sealed, isSecret, err := t.SecretFor(c.Env[name], "config.env."+name)
 		if err == nil && isSecret {
 			value, err = sealed.ForProgram(t.DAG + "/" + t.Job)
 		}

@@ -144,7 +144,7 @@ func checkOutputs(job *dag.Job) *dag.ConfigError {
 // declaredReading is the Reading of sources of files.
 func declaredReading(config map[string]any) any {
 	var c tabular
-	if err := decodeConfig(config, &c); err != nil {
+	if err := DecodeConfig(config, &c); err != nil {
 		return nil
 	}
 	return c.Declaration
@@ -152,7 +152,7 @@ func declaredReading(config map[string]any) any {
 
 func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError) {
 	var c fileSourceConfig
-	if err := decodeConfig(config, &c); err != nil {
+	if err := DecodeConfig(config, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
 	if err := c.check(); err != nil {
@@ -172,7 +172,7 @@ func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError)
 func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, error) {
 	c, configFault := parseFileConfig(e.Config)
 	if configFault != nil {
-		return nil, configError(configFault)
+		return nil, ConfigError(configFault)
 	}
 	folder, err := openFolder(e.Roots, c)
 	if err != nil {
@@ -239,7 +239,7 @@ func unitVersion(names, contents []string) string {
 func (o *fileSource) Run(ctx context.Context, t *Task) (Result, error) {
 	c, configFault := parseFileConfig(t.Config)
 	if configFault != nil {
-		return Result{}, Permanent(configError(configFault))
+		return Result{}, Permanent(ConfigError(configFault))
 	}
 	folder, err := openFolder(t.Roots, c)
 	if err != nil {

@@ -85,7 +85,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 
 func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError) {
 	var c httpSourceConfig
-	if err := decodeConfig(config, &c); err != nil {
+	if err := DecodeConfig(config, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
 	if u, err := url.Parse(expandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
@@ -120,7 +120,7 @@ type httpState struct {
 func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	c, configFault := parseHTTPConfig(t.Config)
 	if configFault != nil {
-		return Result{}, Permanent(configError(configFault))
+		return Result{}, Permanent(ConfigError(configFault))
 	}
 	state, err := priorState(t, c)
 	if err != nil {
@@ -187,7 +187,7 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 	}
 	request.Header.Set("User-Agent", "dagctl")
 	for _, name := range sortedKeys(c.Headers) {
-		value, sealed, isSecret, err := t.secretFor(c.Headers[name], "config.headers."+name)
+		value, sealed, isSecret, err := t.SecretFor(c.Headers[name], "config.headers."+name)
 		if err == nil && isSecret {
 			value, err = sealed.For(request.URL)
 		}

@@ -50,14 +50,14 @@ type Options struct {
 	ReuseByColumn bool
 }
 
-// Builtin returns the registry of the built-in operators.
-func Builtin(o Options) (*Registry, error) {
+// Builtin returns the registry of the built-in operators of this package and of more; package standard has all.
+func Builtin(o Options, more ...Operator) (*Registry, error) {
 	web, err := newHTTPSource(o)
 	if err != nil {
 		return nil, err
 	}
-	r, err := NewRegistry(o.Engines, newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o},
-		handlerOperator{})
+	here := []Operator{newSQL(o), newFileSource(o), web, &commandOperator{o}, &udfOperator{o}, handlerOperator{}}
+	r, err := NewRegistry(o.Engines, append(here, more...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/dagctl/dagctl/internal/secret"
 )
 
-// secretFor returns the value of a config field that is either text or {secret: NAME}. For text, the secret is the zero
+// SecretFor returns the value of a config field that is either text or {secret: NAME}. For text, the secret is the zero
 // Value. at is the field's place, for errors.
-func (t *Task) secretFor(field any, at string) (text string, value secret.Value, isSecret bool, err error) {
+func (t *Task) SecretFor(field any, at string) (text string, value secret.Value, isSecret bool, err error) {
 	if text, ok := field.(string); ok {
 		return text, value, false, nil
 	}

@@ -49,7 +49,7 @@ func TestASecretGoesToItsHostsOnly(t *testing.T) {
 		require.Empty(t, got)
 	}
 
-	_, _, _, err = (&Task{}).secretFor(map[string]any{"secret": "KEY"}, "config.x")
+	_, _, _, err = (&Task{}).SecretFor(map[string]any{"secret": "KEY"}, "config.x")
 	require.ErrorContains(t, err, "not available to this task")
 }
 

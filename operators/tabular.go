@@ -64,8 +64,8 @@ const tabularSchema = `
     "on_bad_rows": {"enum": ["fail", "quarantine"],
       "description": "csv, json, ndjson: what becomes of rows that do not fit. fail, the default: the file is not published. quarantine: they go to the job's output quarantine."}`
 
-// decodeConfig reads a config that has passed its schema into a struct.
-func decodeConfig(config map[string]any, into any) error {
+// DecodeConfig reads a config that has passed its schema into a struct.
+func DecodeConfig(config map[string]any, into any) error {
 	text, err := json.Marshal(config)
 	if err == nil {
 		err = json.Unmarshal(text, into)
@@ -264,7 +264,8 @@ func badRowsError(r textfile.Result, hint string) error {
 // SaysNothing reports whether a run failed only because its files show no columns, and nothing else does yet.
 func SaysNothing(err error) bool { return errors.Is(err, textfile.ErrUnknown) }
 
-func configError(e *dag.ConfigError) error {
+// ConfigError returns the fault of a config as an error that users see.
+func ConfigError(e *dag.ConfigError) error {
 	if e.Key == "" {
 		return fault.New(fault.Invalid, "config: %s", e.Message)
 	}

@@ -104,7 +104,7 @@ type codeFetcher interface {
 
 func (o *udfOperator) Run(ctx context.Context, t *Task) (Result, error) {
 	var c udfConfig
-	if err := decodeConfig(t.Config, &c); err != nil {
+	if err := DecodeConfig(t.Config, &c); err != nil {
 		return Result{}, Permanent(err)
 	}
 	if t.UDF == nil || t.fetchCode == nil {

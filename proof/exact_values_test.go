@@ -28,6 +28,7 @@ import (
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
@@ -104,7 +105,7 @@ func newExact(t *testing.T) *exact {
 	e.storage, err = storage.New(storage.Config{Root: t.TempDir(), Pool: e.pool, Rows: enginetest.Engines()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.storage.Close()) })
-	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1})
+	builtin, err := standard.New(operators.Options{Engines: enginetest.Engines(), Threads: 1})
 	require.NoError(t, err)
 	e.runner = &operators.Runner{Registry: builtin, Storage: e.storage, ScratchDir: t.TempDir()}
 	e.query, err = query.New(query.Config{Requests: e.pool, Registry: &registry.Registry{}, Storage: e.storage,

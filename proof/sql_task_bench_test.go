@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkSQLTask(b *testing.B) {
 	_, err = session.CopyToParquet(ctx, "SELECT hash(range) % 300 AS k, sqrt(range) AS v FROM range(16000)", file)
 	require.NoError(b, err)
 
-	builtin, err := operators.Builtin(operators.Options{Engines: engines(b), Threads: 1})
+	builtin, err := standard.New(operators.Options{Engines: engines(b), Threads: 1})
 	require.NoError(b, err)
 	st, err := storage.New(storage.Config{Root: filepath.Join(dir, "root")})
 	require.NoError(b, err)

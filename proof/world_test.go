@@ -29,6 +29,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -99,7 +100,7 @@ func (w *world) begin() {
 	require.NoError(t, err)
 
 	t.Cleanup(func() { require.NoError(t, w.storage.Close()) })
-	w.ops, err = operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+	w.ops, err = standard.New(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, ReuseByColumn: true,
 		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})

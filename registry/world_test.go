@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -48,7 +49,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(w.requests.Close)
 
-	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1})
+	ops, err := standard.New(operators.Options{Engines: enginetest.Engines(), Threads: 1})
 	require.NoError(t, err)
 	w.registry, err = registry.New(registry.Config{
 		Pool: w.pool, Requests: w.requests, Catalog: ops.Catalog([]string{"dispatcher"}),

@@ -30,6 +30,7 @@ import (
 	"github.com/dagctl/dagctl/engine/inside"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/builtin"
 	"github.com/dagctl/dagctl/worker/function"
@@ -87,7 +88,7 @@ func newWorker(getenv func(string) string) (*worker.Worker, error) {
 		options.UDF = operators.UDFOptions{Alone: true, Programs: programs, MemoryMB: memory}
 	}
 
-	registry, err := operators.Builtin(options)
+	registry, err := standard.New(options)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -93,7 +94,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 
 // builtin is one set for all tests: its only state is a session that parses SQL.
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
-	return operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+	return standard.New(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, ReuseByColumn: true,
 		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})

@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 )
 
 // sourcesOfForecast are what the cases of TestForecast read: two datasets by day, one as a whole.
@@ -33,7 +34,7 @@ jobs:
 
 func TestForecast(t *testing.T) {
 	t.Parallel()
-	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+	ops, err := standard.New(operators.Options{Engines: enginetest.Engines(),
 		Command: operators.CommandOptions{Every: true}, Threads: 1})
 	require.NoError(t, err)
 	catalog := ops.Catalog([]string{"dispatcher"})

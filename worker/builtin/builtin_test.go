@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/builtin"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -88,7 +89,7 @@ func newWorld(t *testing.T) *world {
 // run runs a task of an operator on a worker. The claim names the server, as on Lambda.
 func (w *world) run(t *testing.T, change func(*protocol.Task)) {
 	t.Helper()
-	registry, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(),
+	registry, err := standard.New(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, AllowedAddresses: []string{"127.0.0.0/8"}})
 	require.NoError(t, err)
 

@@ -31,6 +31,7 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -99,7 +100,7 @@ func (s *Server) serve(t *testing.T, requests *pgxpool.Pool) {
 		Programs: registry.Programs, Keys: []string{authz.NewVaultKey()}})
 	require.NoError(t, err)
 
-	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1, ReuseByColumn: true})
+	builtin, err := standard.New(operators.Options{Engines: enginetest.Engines(), Threads: 1, ReuseByColumn: true})
 	require.NoError(t, err)
 	versions, err := registry.New(registry.Config{Pool: s.Pool, Requests: requests, Storage: kept, Vault: s.Vault,
 		Catalog: builtin.Catalog([]string{"dispatcher", Runtime}), Log: log, Misfit: builtin.Misfit})

@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 )
 
 // FileName is the name of the DAG file where a command names only its folder.
@@ -80,7 +81,7 @@ var builtinCatalog = sync.OnceValues(func() (dag.Catalog, error) {
 	if err != nil {
 		return dag.Catalog{}, err
 	}
-	builtin, err := operators.Builtin(operators.Options{Engines: engines,
+	builtin, err := standard.New(operators.Options{Engines: engines,
 		Command: operators.CommandOptions{Every: true}})
 	if err != nil {
 		return dag.Catalog{}, fmt.Errorf("built-in operators: %w", err)

@@ -39,6 +39,7 @@ import (
 	"github.com/dagctl/dagctl/lineage/intake"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
@@ -181,7 +182,7 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 func (a *App) newRegistry(cfg Config, folders Folders) (err error) {
 	options := cfg.OperatorOptions()
 	options.Engines = a.engines
-	if a.builtin, err = operators.Builtin(options); err != nil {
+	if a.builtin, err = standard.New(options); err != nil {
 		return err
 	}
 	catalog, err := cfg.catalog(a.builtin)

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/storage/health"
 )
@@ -62,7 +63,7 @@ func checkRuntimes(cfg *Config) (findings []finding) {
 	if err != nil {
 		return []finding{failed("runtimes", err)}
 	}
-	builtin, err := operators.Builtin(operators.Options{Engines: engines})
+	builtin, err := standard.New(operators.Options{Engines: engines})
 	if err != nil {
 		return []finding{failed("runtimes", err)}
 	}

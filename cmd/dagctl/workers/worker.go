@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/worker"
 	"github.com/dagctl/dagctl/worker/builtin"
 	"github.com/dagctl/dagctl/worker/queue"
@@ -196,7 +197,7 @@ func New(o Options) (*worker.Worker, error) {
 			return nil, err
 		}
 	}
-	registry, err := operators.Builtin(o.Builtin)
+	registry, err := standard.New(o.Builtin)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,10 @@
+// Package standard has the operators that every server and worker of the platform runs: those of package operators, and
+// those that have a folder of their own beside it. A new operator is added to New. It owns no tables.
+package standard
+
+import "github.com/dagctl/dagctl/operators"
+
+// New returns the registry of the platform's operators.
+func New(o operators.Options) (*operators.Registry, error) {
+	return operators.Builtin(o)
+}
