@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -25,6 +26,7 @@ type Config struct {
 	Authenticators []Authenticator // tried in order; the first that recognises the credential decides
 	Limiter        *rest.Limiter   // for each caller and each running task; nil: no limit
 	Quotas         *Quotas         // of orgs; nil: none
+	Turns          *pg.Turns       // of orgs at the requests' connections; nil: who asks first is first
 	Refusals       *Refusals       // of callers, for the audit log; nil: they are not recorded
 	Failures       *rest.Limiter   // for refused credentials from each address; nil: no limit
 	Workers        *Tokens         // recognises workers and provisioners; nil: the API has no routes for them
@@ -53,6 +55,7 @@ type API struct {
 	authenticators []Authenticator
 	limiter        *rest.Limiter
 	quotas         *Quotas
+	turns          *pg.Turns
 	refusals       *Refusals
 	failures       failures
 	workers        *Tokens
@@ -94,9 +97,9 @@ func NewAPI(cfg Config) (*API, error) {
 	}
 
 	api := &API{
-		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, origins: origins,
-		refusals: cfg.Refusals,
-		workers:  cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
+		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, turns: cfg.Turns,
+		origins: origins, refusals: cfg.Refusals,
+		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
 		finders: map[Target]Finder{}, remote: map[string]bool{}, public: map[string]bool{},
 		hosts: cfg.Hosts, signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
@@ -123,18 +126,28 @@ func (api *API) Schema(t reflect.Type) *huma.Schema {
 // Handler serves the routes.
 func (api *API) Handler() http.Handler {
 	api.requireFinders()
-	return api.onlyKnownHosts(api.rest.Handler())
+	return api.onlyKnownHosts(api.inTurns(api.rest.Handler()))
 }
 
 // PeopleHandler serves the routes that are not for workers and tasks, for servers on which those have another address.
 func (api *API) PeopleHandler() http.Handler {
 	api.requireFinders()
-	return api.onlyKnownHosts(api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] }))
+	return api.onlyKnownHosts(api.inTurns(
+		api.rest.HandlerOf(func(pattern string) bool { return !api.remote[pattern] })))
 }
 
 // RemoteHandler serves the routes for workers and tasks, and the public ones.
 func (api *API) RemoteHandler() http.Handler {
-	return api.rest.HandlerOf(func(pattern string) bool { return api.remote[pattern] || api.public[pattern] })
+	return api.inTurns(
+		api.rest.HandlerOf(func(pattern string) bool { return api.remote[pattern] || api.public[pattern] }))
+}
+
+// inTurns has the orgs take turns at the connections that requests need.
+func (api *API) inTurns(h http.Handler) http.Handler {
+	if api.turns == nil {
+		return h
+	}
+	return api.turns.Handler(h)
 }
 
 // Routes returns every route with its rule, in order of registration.

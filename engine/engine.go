@@ -14,12 +14,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/internal/shares"
 )
 
 // Kind is a kind of work.
@@ -80,7 +82,7 @@ func DefaultSlots(processors int) map[Kind]int {
 // Engines is a set of engines. It is safe for concurrent use.
 type Engines struct {
 	config  Config
-	slots   map[Kind]*slots
+	slots   map[Kind]*shares.Slots
 	counted counted
 
 	mu     sync.Mutex
@@ -92,10 +94,10 @@ type Engines struct {
 func New(c Config) (*Engines, error) {
 	c.Dir, c.Idle = cmp.Or(c.Dir, os.TempDir()), cmp.Or(c.Idle, 30*time.Second)
 	if c.Slots == nil {
-		c.Slots = DefaultSlots(processors())
+		c.Slots = DefaultSlots(runtime.NumCPU())
 	}
 
-	e := &Engines{config: c, slots: map[Kind]*slots{}, idle: map[Purpose][]*Engine{},
+	e := &Engines{config: c, slots: map[Kind]*shares.Slots{}, idle: map[Purpose][]*Engine{},
 		counted: newCounted()}
 	for _, kind := range kinds {
 		if c.Slots[kind] < 1 {
@@ -107,7 +109,7 @@ func New(c Config) (*Engines, error) {
 			}
 			return c.PerOrg(org, kind)
 		}
-		e.slots[kind] = newSlots(c.Slots[kind], perOrg)
+		e.slots[kind] = shares.New(c.Slots[kind], perOrg)
 	}
 	return e, e.Sweep()
 }
@@ -123,7 +125,7 @@ func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*En
 	if p.Org == "" {
 		return nil, errors.New("an engine works for an org")
 	}
-	if err := e.slots[p.Kind].take(ctx, p.Org, waits); err != nil {
+	if err := e.slots[p.Kind].Take(ctx, p.Org, waits); err != nil {
 		if (p.Kind == Query || p.Kind == Parse) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			busy := fault.New(fault.TooMany, "all engines of the org are busy, and none became free in time")
 			err = rest.RetryAfter(busy.WithHint("try again in a moment"), time.Second)
@@ -136,7 +138,7 @@ func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*En
 
 	started, err := e.start(p)
 	if err != nil {
-		e.slots[p.Kind].release(p.Org)
+		e.slots[p.Kind].Release(p.Org)
 		return nil, err
 	}
 	return started, nil
@@ -144,7 +146,7 @@ func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*En
 
 // Waiting returns how many callers wait for engines of a kind.
 func (e *Engines) Waiting(kind Kind) int {
-	_, waiting := e.slots[kind].counts()
+	_, waiting := e.slots[kind].Counts()
 	return waiting
 }
 

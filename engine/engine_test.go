@@ -103,6 +103,26 @@ func TestEnginesServeOnePurpose(t *testing.T) {
 	again.Release()
 }
 
+// Where starting an engine took all the time of the work, the next try has it, and not the same wait again.
+func TestAnEngineThatHadNoWorkIsKept(t *testing.T) {
+	t.Parallel()
+	e := engines(t, engine.Config{})
+	g := take(t, e, job)
+	pid := g.PID()
+	late, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, g.Do(late, engine.Canonical{SQL: "SELECT 1"}, nil), context.Canceled)
+	g.Discard()
+
+	g = take(t, e, job)
+	require.Equal(t, pid, g.PID())
+	require.NoError(t, g.Do(t.Context(), engine.Canonical{SQL: "SELECT 1"}, nil))
+	g.Discard()
+	g = take(t, e, job)
+	require.NotEqual(t, pid, g.PID(), "it had work")
+	g.Discard()
+}
+
 // A text that ends DuckDB's process ends one engine, and the next one works.
 func TestAServerOutlivesItsEngines(t *testing.T) {
 	t.Parallel()

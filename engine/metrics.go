@@ -42,11 +42,9 @@ var (
 func (e *Engines) Working() map[string]int {
 	most := map[string]int{}
 	for _, s := range e.slots {
-		s.mu.Lock()
-		for org, n := range s.taken {
+		for org, n := range s.Taken() {
 			most[org] = max(most[org], n)
 		}
-		s.mu.Unlock()
 	}
 	return most
 }
@@ -74,7 +72,7 @@ func (e *Engines) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	for _, kind := range kinds {
-		working, waiting := e.slots[kind].counts()
+		working, waiting := e.slots[kind].Counts()
 		gauge(descEngines, working, string(kind), "working")
 		gauge(descEngines, idle[kind], string(kind), "idle")
 		gauge(descWaiting, waiting, string(kind))

@@ -47,6 +47,7 @@ type Engine struct {
 	dir     string
 	talk    talk
 	broken  atomic.Bool  // it answers nothing any more
+	asked   bool         // it has had work since it began
 	linked  int          // files so far: no name comes twice, since DuckDB remembers files by their names
 	home    *workdir.Dir // dir, with its lock
 	ending  sync.Once
@@ -85,6 +86,7 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 		engine.end()
 		return nil, fmt.Errorf("start an engine: %w", err)
 	}
+	engine.asked = false
 	return engine, nil
 }
 
@@ -148,6 +150,7 @@ func (g *Engine) ask(ctx context.Context, q Question, answer any, read func(*Ans
 		return err
 	}
 
+	g.asked = true
 	stop, unwatch := context.AfterFunc(ctx, g.kill), g.watch()
 	var a Answered
 	if err = WriteFrame(g.talk.in, Asked{q.Verb(), body}); err == nil {
@@ -224,7 +227,7 @@ func (g *Engine) PID() int { return g.talk.pid }
 
 // Release gives the engine back: for more work of its purpose, or to its end.
 func (g *Engine) Release() {
-	defer g.engines.slots[g.purpose.Kind].release(g.purpose.Org)
+	defer g.engines.slots[g.purpose.Kind].Release(g.purpose.Org)
 	if g.broken.Load() || g.clear() != nil {
 		g.end()
 		return
@@ -232,9 +235,14 @@ func (g *Engine) Release() {
 	g.engines.put(g)
 }
 
-// Discard ends the engine instead of keeping it for more work.
+// Discard ends the engine instead of keeping it for more work. It keeps one that has had none: where starting it took
+// the time that there was, the next try has an engine.
 func (g *Engine) Discard() {
-	defer g.engines.slots[g.purpose.Kind].release(g.purpose.Org)
+	if !g.asked {
+		g.Release()
+		return
+	}
+	defer g.engines.slots[g.purpose.Kind].Release(g.purpose.Org)
 	g.end()
 }
 

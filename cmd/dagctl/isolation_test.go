@@ -28,7 +28,7 @@ var (
 	isolationHours = flag.Int("isolation-hours", 500, "partitions of its backfill")
 	isolationTasks = flag.Int("isolation-tasks", 60, "tasks of the other org, idle and meanwhile")
 	isolationBound = flag.Duration("isolation-bound", 5*time.Second, "how long such a task may take to start meanwhile")
-	isolationParts = flag.String("isolation-parts", "queue busy backfill query plan hook files", "what it does")
+	isolationParts = flag.String("isolation-parts", "queue busy backfill query plan hook files pages", "what it does")
 	isolationTimes = flag.Float64("isolation-times", 0, "and how many times as long as idle; 0: not compared")
 )
 
@@ -52,31 +52,43 @@ jobs:
 // TestIsolation lets one org do the worst that it may, and measures how long tasks of another take to start.
 func TestIsolation(t *testing.T) {
 	a := newArena(t, 50) // the default
-	idle := a.startTimes(t)
+	idle, idlePages := a.times(t)
 	end := a.storm(t)
-	busy := a.startTimes(t)
+	busy, busyPages := a.times(t)
 	end()
 	a.alive(t)
 
 	p99 := func(all []time.Duration) time.Duration { return all[len(all)*99/100] }
-	for name, all := range map[string][]time.Duration{"idle": idle, "meanwhile": busy} {
-		slices.Sort(all)
-		t.Logf("%-9s a task starts after %s in the median, %s at the 99th percentile, %s at most", name,
-			all[len(all)/2].Round(10*time.Microsecond), p99(all).Round(10*time.Microsecond),
-			all[len(all)-1].Round(10*time.Microsecond))
+	for _, m := range []struct {
+		what string
+		all  []time.Duration
+	}{
+		{"idle, a task starts after", idle}, {"meanwhile, a task starts after", busy},
+		{"idle, a page comes after", idlePages}, {"meanwhile, a page comes after", busyPages},
+	} {
+		slices.Sort(m.all)
+		t.Logf("%s %s in the median, %s at the 99th percentile, %s at most", m.what,
+			m.all[len(m.all)/2].Round(10*time.Microsecond), p99(m.all).Round(10*time.Microsecond),
+			m.all[len(m.all)-1].Round(10*time.Microsecond))
 	}
 	require.Less(t, p99(busy), *isolationBound)
+	require.Less(t, p99(busyPages), *isolationBound)
 	if *isolationTimes > 0 {
 		require.Less(t, p99(busy).Seconds(), *isolationTimes*p99(idle).Seconds())
 	}
 }
 
-// startTimes runs tasks of umbrella one after another, and returns by the server's times how long each took to start.
-func (a *arena) startTimes(t *testing.T) (all []time.Duration) {
+// times runs tasks of umbrella one after another, and returns by the server's times how long each took to start, and
+// how long what the home page shows took to come.
+func (a *arena) times(t *testing.T) (starts, pages []time.Duration) {
 	t.Helper()
 	client := a.client("umbrella")
 
 	for range *isolationTasks {
+		asked := time.Now()
+		require.NoError(t, client.Get(t.Context(), "/v1/attention", nil, nil))
+		pages = append(pages, time.Since(asked))
+
 		var made struct{ Items []struct{ ID string } }
 		require.NoError(t, client.Post(t.Context(), "/v1/jobs/quiet/note/tasks", tasksOf(1), &made))
 		eventually(t, "the task has ended", func() (bool, error) {
@@ -90,13 +102,13 @@ func (a *arena) startTimes(t *testing.T) (all []time.Duration) {
 			}
 			err := client.Get(t.Context(), "/v1/tasks/"+made.Items[0].ID, nil, &task)
 			if err == nil && task.Status == "Completed" {
-				all = append(all, task.StartedAt.Sub(task.CreatedAt))
+				starts = append(starts, task.StartedAt.Sub(task.CreatedAt))
 				return true, nil
 			}
 			return false, err
 		})
 	}
-	return all
+	return starts, pages
 }
 
 // tasksOf asks for so many tasks.
@@ -173,6 +185,10 @@ func (a *arena) storm(t *testing.T) (end func()) {
 				_ = answer.Body.Close()
 			}
 		})
+	}
+	costly := []string{"/v1/attention", "/v1/costs", "/v1/tasks", "/v1/datasets"}
+	for range 32 {
+		again("pages", func(n int) { _ = client.Get(ctx, costly[n%len(costly)], nil, nil) })
 	}
 	again("files", func(n int) { // every listing finds changed files to hash and to read
 		_ = os.Chtimes(filepath.Join(many, fmt.Sprintf("k%02d.csv", n%20)), time.Time{}, time.Now())

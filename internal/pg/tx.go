@@ -93,6 +93,12 @@ func inOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID, options p
 	if orgID == uuid.Nil {
 		return errors.New("transaction for an org: no org given")
 	}
+	ctx, end, err := takeTurn(ctx, orgID)
+	if err != nil {
+		return err
+	}
+	defer end()
+
 	return inTx(ctx, pool, options, func(ctx context.Context, tx pgx.Tx) error {
 		var b Batch
 		nameOrg(ctx, &b, orgID, planOnce)

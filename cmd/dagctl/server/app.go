@@ -69,6 +69,7 @@ type App struct {
 	engines    *engine.Engines
 	dialer     *dial.Dialer // to addresses that users name
 	quotas     *authz.Quotas
+	turns      *pg.Turns
 	refusals   *authz.Refusals
 	sealer     *auditlog.Sealer
 	vault      *authz.Vault
@@ -122,6 +123,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	a.turns = pg.NewTurns(a.requests)
 	if a.dialer, err = dial.New(dial.Config{Allowed: cfg.Operators.AllowedAddresses}); err != nil {
 		return err
 	}

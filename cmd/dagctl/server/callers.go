@@ -50,7 +50,7 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 	return authz.NewAPI(authz.Config{
 		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
 		Authenticators: append([]authz.Authenticator{tokens}, a.identity.Authenticators()...), Dev: dev,
-		Limiter: callers, Quotas: a.quotas, Failures: failures, Refusals: a.refusals,
+		Limiter: callers, Quotas: a.quotas, Turns: a.turns, Failures: failures, Refusals: a.refusals,
 		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,
 		Origins: cfg.origins(), Hosts: cfg.hosts(), SignInPath: identity.SignInPath, RenderError: web.RenderError,
 	})

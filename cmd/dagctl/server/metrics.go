@@ -23,7 +23,7 @@ func (a *App) newMetrics() (*prometheus.Registry, error) {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		pg.Metrics("owner", a.pool), pg.Metrics("requests", a.requests), a.Dispatcher.Views.Metrics(), a.engines,
-		a.quotas, a.health,
+		a.quotas, a.health, a.turns,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

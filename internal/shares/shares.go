@@ -1,16 +1,15 @@
-package engine
+// Package shares has places that orgs share fairly. It owns no tables.
+package shares
 
 import (
 	"context"
-	"runtime"
+	"maps"
 	"sync"
 )
 
-func processors() int { return runtime.NumCPU() }
-
-// slots are places that orgs share. A place that becomes free goes to the org that has the smallest part of those that
+// Slots are places that orgs share. A place that becomes free goes to the org that has the smallest part of those that
 // it may have at most, so that a bound is a weight as well; of those, to the one that waits longest.
-type slots struct {
+type Slots struct {
 	total  int
 	perOrg func(org string) int // the most of an org; 0: all but one
 
@@ -26,12 +25,13 @@ type waiter struct {
 	got chan struct{} // closed when it has one
 }
 
-func newSlots(n int, perOrg func(org string) int) *slots {
-	return &slots{total: n, perOrg: perOrg, free: n, taken: map[string]int{}}
+// New returns n slots. perOrg is how many an org may have at once; 0: all but one.
+func New(n int, perOrg func(org string) int) *Slots {
+	return &Slots{total: n, perOrg: perOrg, free: n, taken: map[string]int{}}
 }
 
-// take takes a slot, or waits for one until ctx ends. Before it waits, it calls waits.
-func (s *slots) take(ctx context.Context, org string, waits func()) error {
+// Take takes a slot, or waits for one until ctx ends. Before it waits, it calls waits.
+func (s *Slots) Take(ctx context.Context, org string, waits func()) error {
 	w := &waiter{org, make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
@@ -62,15 +62,15 @@ func (s *slots) take(ctx context.Context, org string, waits func()) error {
 	return context.Cause(ctx)
 }
 
-// release gives a slot back.
-func (s *slots) release(org string) {
+// Release gives a slot back.
+func (s *Slots) Release(org string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.give(org)
 	s.hand()
 }
 
-func (s *slots) give(org string) {
+func (s *Slots) give(org string) {
 	s.free++
 	if s.taken[org]--; s.taken[org] == 0 {
 		delete(s.taken, org)
@@ -78,7 +78,7 @@ func (s *slots) give(org string) {
 }
 
 // hand hands out free slots.
-func (s *slots) hand() {
+func (s *Slots) hand() {
 	for s.free > 0 {
 		next := s.next()
 		if next < 0 {
@@ -93,7 +93,7 @@ func (s *slots) hand() {
 }
 
 // next returns the index of the waiter whose turn it is; -1: nobody may have one.
-func (s *slots) next() int {
+func (s *Slots) next() int {
 	best := -1
 	for i, w := range s.waiting {
 		if s.taken[w.org] >= s.most(w.org) {
@@ -107,18 +107,25 @@ func (s *slots) next() int {
 }
 
 // has returns which part an org has of the slots that it may have.
-func (s *slots) has(org string) float64 { return float64(s.taken[org]) / float64(s.most(org)) }
+func (s *Slots) has(org string) float64 { return float64(s.taken[org]) / float64(s.most(org)) }
 
 // most returns how many slots an org may have at once.
-func (s *slots) most(org string) int {
+func (s *Slots) most(org string) int {
 	if most := s.perOrg(org); most > 0 {
 		return most
 	}
 	return max(1, s.total-1)
 }
 
-// counts returns how many slots are taken, and how many callers wait for one.
-func (s *slots) counts() (taken, waiting int) {
+// Taken returns how many slots each org has that has any.
+func (s *Slots) Taken() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.taken)
+}
+
+// Counts returns how many slots are taken, and how many callers wait for one.
+func (s *Slots) Counts() (taken, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.taken {
