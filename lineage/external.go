@@ -238,8 +238,11 @@ func (l *Lineage) Forget(ctx context.Context, caller authz.Caller, namespace str
 			DELETE FROM external_edges
 			WHERE org_id = $1 AND (job_namespace = $2 OR starts_with(from_node, $3) OR starts_with(to_node, $3))`,
 			caller.OrgID, namespace, o.node(datasetOutside))
+		if err != nil {
+			return err
+		}
 		n = tag.RowsAffected()
-		return err
+		return authz.Audit(ctx, tx, caller, "lineage.forget", namespace, map[string]any{"edges": n})
 	})
 	if err != nil {
 		return 0, fmt.Errorf("forget namespace %s: %w", namespace, err)

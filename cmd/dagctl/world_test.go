@@ -81,7 +81,9 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 			t.Log(log.String())
 		}
 	})
-	a, err := server.New(ctx, cfg, cfg.Folders(), nil, slog.New(slog.NewTextHandler(log, nil)))
+	changed := new(noted)
+	a, err := server.New(ctx, cfg, cfg.Folders(), nil,
+		slog.New(mutations{slog.NewTextHandler(log, nil), changed}))
 	require.NoError(t, err)
 	w.app, w.url = a, "http://"+listener.Addr().String()
 	w.pool, err = pg.Open(ctx, cfg.DatabaseURL, pg.WithMaxConns(2))
@@ -95,6 +97,7 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
+		w.audited(t, changed)
 		a.Close()
 	})
 

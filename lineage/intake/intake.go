@@ -51,7 +51,11 @@ func (t *Intake) Take(ctx context.Context, caller authz.Caller, body []byte) err
 		if told.Outputs, err = t.ends(ctx, tx, caller, known, event.Outputs); err != nil {
 			return err
 		}
-		return lineage.Tell(ctx, tx, caller.OrgID, told, clock.Now())
+		if err = lineage.Tell(ctx, tx, caller.OrgID, told, clock.Now()); err != nil {
+			return err
+		}
+		return authz.Audit(ctx, tx, caller, "lineage.take", event.Job.Namespace+"/"+event.Job.Name,
+			map[string]any{"run": event.Run, "at": event.At, "inputs": len(told.Inputs), "outputs": len(told.Outputs)})
 	})
 	if err != nil {
 		return fmt.Errorf("take in an event of job %s: %w", event.Job.Name, err)
