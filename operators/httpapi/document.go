@@ -52,6 +52,9 @@ func (d *document) readPage(file string) (page, error) {
 	// What is wrong with a row is for those to say who read rows.
 	d.Decoder = jsontext.NewDecoder(d.held, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	if err := d.value(""); err != nil {
+		if d.held.left <= 0 {
+			return page{}, errTooLong
+		}
 		return page{}, syntax(err)
 	}
 	switch _, err := d.ReadToken(); {
@@ -109,7 +112,9 @@ func (d *document) leads(path string) bool {
 // token reads a token, after which as much as before may be held in memory.
 func (d *document) token() (jsontext.Token, error) {
 	token, err := d.ReadToken()
-	d.held.reset()
+	if err == nil {
+		d.held.reset()
+	}
 	return token, err
 }
 
@@ -165,10 +170,10 @@ func (d *document) list(kind jsontext.Kind) error {
 
 func (d *document) record() error {
 	text, err := d.ReadValue()
-	d.held.reset()
 	if err != nil {
 		return err
 	}
+	d.held.reset()
 	if text.Kind() != '{' {
 		return fmt.Errorf("has a row that is no object, row %d", d.rows+1)
 	}
