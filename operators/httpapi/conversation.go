@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -32,10 +33,9 @@ type conversation struct {
 
 // Of requests that the API does not answer for now.
 const (
-	mostTries    = 6                      // of one request
-	firstWait    = 200 * time.Millisecond // doubled with each try, where the answer does not say how long
-	longestGuess = 30 * time.Second
-	longestWait  = 10 * time.Minute // within an attempt, whatever the answer asks for
+	mostTries   = 6                      // of one request
+	firstWait   = 200 * time.Millisecond // doubled with each try, where the answer does not say how long
+	longestWait = 10 * time.Minute       // within an attempt, whatever the answer asks for
 )
 
 func (o *operator) converse(t *operators.Task, c config) (*conversation, error) {
@@ -129,22 +129,21 @@ type answer struct {
 // get asks for a URL until it is answered, and writes the body, of at most limit bytes, to a file. A token that the API
 // refuses is renewed once.
 func (talk *conversation) get(ctx context.Context, u *url.URL, file string, limit int64) (a answer, err error) {
-	renewed := false
-	for {
-		if err := talk.haveToken(ctx); err != nil {
-			return a, err
-		}
-		err := talk.tries(ctx, func() error {
-			if err := talk.turn(ctx); err != nil {
-				return err
-			}
+	once := func() (err error) {
+		if err = talk.turn(ctx); err == nil {
 			a, err = talk.ask(ctx, u, file, limit)
-			return err
-		})
+		}
+		return err
+	}
+
+	for renewed := false; ; renewed = true {
+		if err = talk.haveToken(ctx); err == nil {
+			err = talk.tries(ctx, once)
+		}
 		if talk.Auth.Kind != oauth2 || !errors.Is(err, errUnauthorized) || renewed {
 			return a, err
 		}
-		talk.token, renewed = token{tokenRequest: talk.token.tokenRequest}, true
+		talk.token.text = ""
 	}
 }
 
@@ -166,8 +165,8 @@ func (talk *conversation) ask(ctx context.Context, u *url.URL, file string, limi
 
 	switch code := response.StatusCode; {
 	case code == http.StatusUnauthorized:
-		return answer{}, operators.Permanent(fmt.Errorf("GET %s: the server answered %s: %w", u.Host, response.Status,
-			errUnauthorized))
+		return answer{}, operators.Permanent(fault.New(fault.Unavailable, "GET %s: the server answered %s: %w", u.Host,
+			response.Status, errUnauthorized))
 	case passes(code):
 		return answer{}, later{operators.StatusError(response), askedToWait(response, time.Now())}
 	}
@@ -178,9 +177,12 @@ func (talk *conversation) ask(ctx context.Context, u *url.URL, file string, limi
 	a := answer{url: response.Request.URL, header: response.Header,
 		empty: response.StatusCode == http.StatusNoContent}
 	a.bytes, err = save(file, io.LimitReader(response.Body, limit+1))
+	var disk *fs.PathError
 	switch {
 	case ctx.Err() != nil:
 		return a, context.Cause(ctx)
+	case errors.As(err, &disk):
+		return a, fmt.Errorf("keep the answer of %s: %w", u.Host, disk.Err)
 	case err != nil:
 		return a, later{fmt.Errorf("GET %s: read the answer: %w", u.Host, err), -1}
 	case a.bytes > limit:
@@ -229,7 +231,7 @@ func passes(code int) bool {
 // later is the error of a try after which another may succeed.
 type later struct {
 	error
-	wait time.Duration // that the answer asks for; negative: it does not say
+	wait time.Duration // that the answer asks for; 0 or less: it does not say
 }
 
 func (l later) Unwrap() error { return l.error }
@@ -238,7 +240,8 @@ func (l later) Unwrap() error { return l.error }
 // of who sent it, where the answer has that.
 func askedToWait(response *http.Response, now time.Time) time.Duration {
 	text := strings.TrimSpace(response.Header.Get("Retry-After"))
-	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil && seconds >= 0 {
+	seconds, err := strconv.ParseUint(text, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the highest
 		return time.Duration(seconds) * time.Second
 	}
 	at, err := http.ParseTime(text)
@@ -264,13 +267,16 @@ func (talk *conversation) tries(ctx context.Context, once func() error) error {
 			return fault.New(fault.Unavailable, "%w, %d times", again.error, try)
 		}
 
-		guess := min(firstWait<<(try-1), longestGuess)
-		wait := max(again.wait, guess/2+rand.N(guess/2))
+		wait := again.wait
+		if wait <= 0 {
+			guess := firstWait << (try - 1)
+			wait = guess/2 + rand.N(guess/2)
+		}
 		end, bounded := ctx.Deadline()
 		if wait > longestWait || bounded && time.Until(end) <= wait {
 			return fault.New(fault.Unavailable, "%w, and it is to be asked again in %s, which is too long for "+
 				"this attempt", again.error, wait.Round(time.Second)).
-				WithHint("a later attempt may succeed: raise `retry`, or lower config.requests_per_second")
+				WithHint("let `retry` wait as long before the next attempt, or lower config.requests_per_second")
 		}
 		if wait >= time.Second {
 			talk.task.Progress(0, fmt.Sprintf("%s, waiting for %s", again.error, wait.Round(time.Second)))
@@ -287,10 +293,7 @@ func (talk *conversation) turn(ctx context.Context) error {
 		return nil
 	}
 	now := time.Now()
-	wait := talk.next.Sub(now)
-	if wait < 0 {
-		wait = 0
-	}
+	wait := max(0, talk.next.Sub(now))
 	talk.next = now.Add(wait + time.Duration(float64(time.Second)/talk.Rate))
 	return sleep(ctx, wait)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -140,6 +141,18 @@ func TestWhatAnswersSayOfTheNextPage(t *testing.T) {
 	} {
 		_, _, err := parsed(t, text, document{records: "r", next: "p.n", more: "m"})
 		require.ErrorContains(t, err, says)
+	}
+}
+
+func TestSameOrigin(t *testing.T) {
+	t.Parallel()
+	for other, want := range map[string]bool{"https://API.example.org:443/x": true, "https://api.example.org": true,
+		"http://api.example.org/": false, "https://api.example.org:8443/": false, "https://example.org/": false} {
+		a, err := url.Parse(other)
+		require.NoError(t, err)
+		b, err := url.Parse("https://api.example.org/")
+		require.NoError(t, err)
+		require.Equal(t, want, sameOrigin(a, b), other)
 	}
 }
 

@@ -106,6 +106,10 @@ func api(t *testing.T) *httptest.Server {
 		fmt.Fprintf(w, `{"items": %s, "next": "%d"}`, page(number(r, "c"), 3), min(number(r, "c")+3, rows))
 	})
 
+	mux.HandleFunc("/stuck", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"items": [], "next": %q, "more": true}`, r.URL.Query().Get("c"))
+	})
+
 	mux.HandleFunc("/asked", func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"query": r.URL.RawQuery, "key": r.Header.Get("X-Key"),
 			"path": r.URL.Path})
@@ -198,6 +202,11 @@ func TestConforms(t *testing.T) {
 			"do not end: page 2 has the same rows as page 1"),
 		fails("a cursor without effect", ask("/cursor", config{"records": "items",
 			"pagination": by("cursor", "param", "d", "path", "next")}), true, "page 2 leads back to page 1"),
+		fails("a page that is promised", ask("/stuck", config{"records": "items",
+			"pagination": by("cursor", "param", "c", "path", "next", "more", "more")}), false,
+			"page 1 of "+strings.TrimPrefix(server.URL, "http://")+" says that there are more, and leads to none"),
+		fails("an offset that stays", ask("/stuck", config{"records": "items",
+			"pagination": by("offset", "param", "o", "more", "more")}), false, "leads to none"),
 		fails("another host", ask("/away", config{"pagination": by("link")}), true,
 			"leads to http://127.0.0.1:1, which is not asked"),
 		fails("too many pages", ask("/page", config{"pagination": by("page", "param", "p"), "max_pages": 2}), true,
@@ -338,6 +347,7 @@ func TestLongWaitsAreHandedOn(t *testing.T) {
 	}{
 		"longer than the attempt": {answers(429, "Retry-After", "60"), 30 * time.Second, "asked again in 1m0s", 1},
 		"longer than any":         {answers(503, "Retry-After", "86400"), 0, "asked again in 24h0m0s", 1},
+		"longer than any number":  {answers(503, "Retry-After", "99999999999999999999"), 0, "too long for this", 1},
 		"busy for ever":           {answers(503, "Retry-After", "0"), 0, "503 Service Unavailable, 6 times", 6},
 	} {
 		t.Run(name, func(t *testing.T) {

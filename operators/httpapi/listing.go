@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -163,13 +164,10 @@ func (l *listing) counted(p page, rows string) (*url.URL, error) {
 	switch {
 	case p.rows > 0:
 		return l.with(l.Pagination.Param, next), l.once("has the same rows as", rows)
-	case p.more == nil:
-		return nil, nil
-	case l.Pagination.By == byPage:
+	case p.more != nil && l.Pagination.By == byPage:
 		return l.with(l.Pagination.Param, next), nil
 	}
-	return nil, fault.New(fault.Unavailable, "page %d of %s says that there are more, and has no rows", l.pages,
-		l.first.Host)
+	return nil, l.promised(p)
 }
 
 // named returns the address that an answer names as that of the next page.
@@ -180,13 +178,13 @@ func (l *listing) named(p page, answered answer) (*url.URL, error) {
 	return l.address(answered, p.next)
 }
 
-// promised returns an error if an answer promises a page and does not name it.
+// promised returns an error if an answer promises a page and names none.
 func (l *listing) promised(p page) error {
-	if p.more == nil || p.next != "" {
+	if p.more == nil {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "page %d of %s says that there are more, and has nothing at %q", l.pages,
-		l.first.Host, l.Pagination.Path)
+	return fault.New(fault.Unavailable, "page %d of %s says that there are more, and leads to none", l.pages,
+		l.first.Host)
 }
 
 // once refuses a page that shows that the pages repeat.
@@ -213,7 +211,7 @@ func (l *listing) address(answered answer, text string) (*url.URL, error) {
 	case err != nil:
 		return nil, fault.New(fault.Unavailable, "page %d of %s names a next page that is no URL", l.pages,
 			l.first.Host)
-	case !strings.EqualFold(u.Host, l.first.Host) || u.Scheme != l.first.Scheme:
+	case !sameOrigin(u, l.first):
 		return nil, operators.Permanent(fault.New(fault.Forbidden, "page %d of %s leads to %s://%s, which is not asked",
 			l.pages, l.first.Host, u.Scheme, u.Host).
 			WithHint("name that address in config.url, if it is the right one; or count pages"))
@@ -228,6 +226,14 @@ func (l *listing) address(answered answer, text string) (*url.URL, error) {
 		}
 	}
 	return u, l.once("leads back to", u.String())
+}
+
+// sameOrigin reports whether two addresses have the same scheme, host and port.
+func sameOrigin(a, b *url.URL) bool {
+	port := func(u *url.URL) string {
+		return cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	}
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }
 
 // nextLink returns the address of a Link header (RFC 8288) that is the next page; empty: there is none.
