@@ -378,6 +378,10 @@ type OperatorSpec struct {
 	// operator itself checks where they may go.
 	SecretsTo func(config map[string]any) string
 
+	// SecretTo returns the URLs that one secret of a config goes to, where they differ from secret to secret. It is
+	// asked instead of SecretsTo.
+	SecretTo func(config map[string]any, name string) []string
+
 	// Canonical returns a form of the output-affecting config that is equal exactly if the meaning is equal (for SQL,
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)

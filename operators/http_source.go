@@ -74,7 +74,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 		Operational:  []string{"max_bytes"},
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
-			return expandURL(address, nil)
+			return ExpandURL(address, nil)
 		},
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			_, err := parseHTTPConfig(config)
@@ -88,23 +88,31 @@ func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError)
 	if err := DecodeConfig(config, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
-	if u, err := url.Parse(expandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
+	if u, err := url.Parse(ExpandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	return c, c.check()
 }
 
-// expandURL puts the partition into the URL, escaped so that it stays one part of the path or one value of the query.
-func expandURL(text string, p *PartitionRange) string {
+// ExpandURL puts the partition into the URL, escaped so that it stays one part of the path or one value of the query.
+func ExpandURL(text string, p *PartitionRange) string {
+	return expand(text, p, func(s string) string {
+		return strings.NewReplacer("&", "%26", "=", "%3D", "+", "%2B", ":", "%3A").Replace(url.PathEscape(s))
+	})
+}
+
+// ExpandText puts the partition into a text as it is.
+func ExpandText(text string, p *PartitionRange) string {
+	return expand(text, p, func(s string) string { return s })
+}
+
+func expand(text string, p *PartitionRange, escape func(string) string) string {
 	var key, start, end string
 	if p != nil {
 		key = p.Key
 		if p.Start != nil && p.End != nil {
 			start, end = p.Start.UTC().Format(time.RFC3339), p.End.UTC().Format(time.RFC3339)
 		}
-	}
-	escape := func(s string) string {
-		return strings.NewReplacer("&", "%26", "=", "%3D", "+", "%2B", ":", "%3A").Replace(url.PathEscape(s))
 	}
 	return strings.NewReplacer("{partition}", escape(key), "{start}", escape(start), "{end}", escape(end)).Replace(text)
 }
@@ -136,7 +144,7 @@ func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	if response.StatusCode == http.StatusNotModified {
 		return Result{Unchanged: true, SourceVersion: "sha256:" + state.SHA256}, nil
 	}
-	if err := statusError(response); err != nil {
+	if err := StatusError(response); err != nil {
 		return Result{}, err
 	}
 
@@ -171,7 +179,7 @@ func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 	if err != nil {
 		return httpState{}, err
 	}
-	request := sha256.Sum256(append([]byte(expandURL(c.URL, t.Partition)+"\n"), text...))
+	request := sha256.Sum256(append([]byte(ExpandURL(c.URL, t.Partition)+"\n"), text...))
 	fresh := httpState{Request: hex.EncodeToString(request[:])}
 	var prior httpState
 	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) == nil && prior.Request == fresh.Request {
@@ -181,7 +189,7 @@ func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 }
 
 func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state httpState) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, expandURL(c.URL, t.Partition), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, ExpandURL(c.URL, t.Partition), nil)
 	if err != nil {
 		return nil, Permanent(fault.New(fault.Invalid, "config.url is not a URL"))
 	}
@@ -221,8 +229,8 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 	return response, nil
 }
 
-// statusError returns an error unless the request succeeded. It is permanent if a later request would fail, too.
-func statusError(response *http.Response) error {
+// StatusError returns an error unless the request succeeded. It is permanent if a later request would fail, too.
+func StatusError(response *http.Response) error {
 	code := response.StatusCode
 	if code >= 200 && code < 300 {
 		return nil

@@ -41,7 +41,7 @@ func NewRegistry(engines *engine.Engines, ops ...Operator) (*Registry, error) {
 type Options struct {
 	Engines *engine.Engines // required
 	Command CommandOptions  // which programs run, and what they may reach; by default none run
-	// Prefixes (CIDR) that http_source may reach though they are private, link-local or loopback
+	// Prefixes (CIDR) that operators of HTTP may reach though they are private, link-local or loopback
 	AllowedAddresses []string
 	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB
 	Threads          int   // for each DuckDB session; 0: as many as the machine has

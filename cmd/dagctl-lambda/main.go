@@ -5,7 +5,7 @@
 // These variables configure it:
 //
 //   - DAGCTL_OPERATORS: names of the operators to run, separated by commas; empty means all
-//   - DAGCTL_ALLOW_ADDRESSES: private prefixes (CIDR) that http_source may reach nevertheless, separated by commas
+//   - DAGCTL_ALLOW_ADDRESSES: private prefixes (CIDR) that operators of HTTP may reach, separated by commas
 //   - DAGCTL_MEMORY_MB: memory of each DuckDB session, by default half of the function's memory
 //   - DAGCTL_UDF: on to run users' code of operator udf, and nothing else
 //   - DAGCTL_UDF_PATH: folders of interpreters for such code, separated by colons, by default /opt, where layers are

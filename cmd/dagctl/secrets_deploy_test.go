@@ -23,12 +23,15 @@ func TestDeployChecksTheHostsOfSecrets(t *testing.T) {
 		job   string
 		lacks string // the host; empty: it is deployed
 	}{
-		"its own host":         {`operator: http_source, source: { kind: manual }, config: { url: "https://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
-		"a partition's":        {`operator: http_source, source: { kind: manual }, config: { url: "http://127.0.0.1:9/{partition}.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
-		"another host":         {`operator: http_source, source: { kind: manual }, config: { url: "https://example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host example.com"},
-		"the host without TLS": {`operator: http_source, source: { kind: manual }, config: { url: "http://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host http://api.example.com"},
-		"a worker's function":  {`operator: handler, runtime: elsewhere, source: { kind: manual }, outputs: 0, config: { handler: "email:send", key: { secret: KEY } }`, "--program d/j"},
-		"a webhook's key":      {`operator: handler, runtime: elsewhere, source: { kind: webhook, path: a/b, secret: KEY }, outputs: 0, config: { handler: "email:send" }`, ""},
+		"its own host":             {`operator: http_source, source: { kind: manual }, config: { url: "https://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
+		"a partition's":            {`operator: http_source, source: { kind: manual }, config: { url: "http://127.0.0.1:9/{partition}.csv", format: csv, headers: { K: { secret: KEY } } }`, ""},
+		"another host":             {`operator: http_source, source: { kind: manual }, config: { url: "https://example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host example.com"},
+		"the host without TLS":     {`operator: http_source, source: { kind: manual }, config: { url: "http://api.example.com/a.csv", format: csv, headers: { K: { secret: KEY } } }`, "--host http://api.example.com"},
+		"the API of a client":      {`operator: http_api, source: { kind: manual }, config: { url: "https://api.example.com/a", auth: { kind: oauth2, token_url: "http://127.0.0.1:9/t", client_id: me, client_secret: { secret: KEY } } }`, ""},
+		"a token for another API":  {`operator: http_api, source: { kind: manual }, config: { url: "https://example.com/a", auth: { kind: oauth2, token_url: "http://127.0.0.1:9/t", client_id: me, client_secret: { secret: KEY } } }`, "--host example.com"},
+		"another issuer of tokens": {`operator: http_api, source: { kind: manual }, config: { url: "https://api.example.com/a", auth: { kind: oauth2, token_url: "https://example.com/t", client_id: me, client_secret: { secret: KEY } } }`, "--host example.com"},
+		"a worker's function":      {`operator: handler, runtime: elsewhere, source: { kind: manual }, outputs: 0, config: { handler: "email:send", key: { secret: KEY } }`, "--program d/j"},
+		"a webhook's key":          {`operator: handler, runtime: elsewhere, source: { kind: webhook, path: a/b, secret: KEY }, outputs: 0, config: { handler: "email:send" }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "dag.yaml")

@@ -2,9 +2,16 @@
 // those that have a folder of their own beside it. A new operator is added to New. It owns no tables.
 package standard
 
-import "github.com/dagctl/dagctl/operators"
+import (
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/httpapi"
+)
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
-	return operators.Builtin(o)
+	api, err := httpapi.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return operators.Builtin(o, api)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 )
 
 // checkSecrets refuses a document with a secret that no admin has bound to the job that names it and to the hosts that
@@ -19,15 +20,14 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 			uses = append(uses, use)
 		}
 
-		if to := d.deployer.catalog.Operators[job.Operator].SecretsTo; to != nil {
-			use.To = to(job.Config)
-		}
 		if job.RunsProgram() {
 			use.By.Program = job.Program()
 		}
 		for _, name := range job.Secrets {
 			use.Name = name
-			uses = append(uses, use)
+			for _, use.To = range destinations(d.deployer.catalog.Operators[job.Operator], job.Config, name) {
+				uses = append(uses, use)
+			}
 		}
 	}
 
@@ -36,4 +36,17 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: owner, At: "notify"})
 	}
 	return d.deployer.vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
+}
+
+// destinations returns where a secret of a config goes: one empty text, if that is not known.
+func destinations(op dag.OperatorSpec, config map[string]any, name string) []string {
+	switch {
+	case op.SecretTo != nil:
+		if to := op.SecretTo(config, name); len(to) > 0 {
+			return to
+		}
+	case op.SecretsTo != nil:
+		return []string{op.SecretsTo(config)}
+	}
+	return []string{""}
 }

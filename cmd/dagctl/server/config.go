@@ -130,7 +130,7 @@ type OperatorsConfig struct {
 	CommandShared    []string `yaml:"command_shared"`    // folders that they may also write to
 	CommandMemoryMB  int64    `yaml:"command_memory_mb"` // of the processes of one program; 0: 4096
 	CommandOutputMB  int64    `yaml:"command_output_mb"` // of the files that one program writes; 0: 32768
-	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that http_source may reach nevertheless
+	AllowedAddresses []string `yaml:"allowed_addresses"` // private prefixes that operators of HTTP may reach
 	MemoryMB         int64    `yaml:"memory_mb"`         // of each DuckDB session
 	Threads          int      `yaml:"threads"`           // of each DuckDB session
 	ReuseByColumn    bool     `yaml:"reuse_by_column"`   // sql jobs depend only on the columns that they name

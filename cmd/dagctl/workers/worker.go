@@ -89,7 +89,7 @@ Your own functions, for jobs of operator handler, run in workers that you build 
 	f.StringArrayVar(&o.Builtin.Command.Shared, "command-shared", nil,
 		"folder that programs may also write to (repeatable)")
 	f.StringArrayVar(&o.Builtin.AllowedAddresses, "allow-address", nil,
-		"private prefix (CIDR) that http_source may reach all the same (repeatable)")
+		"private prefix (CIDR) that http_source and http_api may reach all the same (repeatable)")
 	f.Int64Var(&o.memoryMB, "memory-mb", server.DefaultOperators.MemoryMB, "memory of each DuckDB session")
 	f.IntVar(&o.Builtin.Threads, "threads", 0, "threads of each DuckDB session; 0 means all of the machine")
 	f.BoolVar(&o.Builtin.UDF.Unconfined, "unsafe-udf", false,

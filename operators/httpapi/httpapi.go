@@ -1,0 +1,135 @@
+// Package httpapi has the operator http_api, which reads a JSON API page by page as a table.
+//
+// Vocabulary: a conversation is what one run says to the API: its requests, with their pace, their waits and their
+// token. A page is one answer: a list of rows, and where it says so the way to the next page. It owns no tables.
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/dial"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// operator reads all pages of a listing, or publishes nothing. The API has only its present content, so the source is
+// forward-only: it cannot be rebuilt.
+//
+// Operator state: the request that it belongs to, and the hash of the rows that it gave last.
+type operator struct {
+	client *http.Client // follows redirects to the same host only
+	strict *http.Client // follows none, for what carries the secret of a client
+}
+
+// New returns the operator. Of the options, it needs the addresses that may be reached.
+func New(o operators.Options) (operators.Operator, error) {
+	d, err := dial.New(dial.Config{Allowed: o.AllowedAddresses})
+	if err != nil {
+		return nil, err
+	}
+	return &operator{d.Client(0), d.StrictClient(0)}, nil // the task's own timeout bounds the requests
+}
+
+// Spec implements operators.Operator.
+func (o *operator) Spec() dag.OperatorSpec {
+	spec := operators.ReadsJSONRows(dag.OperatorSpec{
+		Name: "http_api", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(schema),
+		Operational:  []string{"max_pages", "max_bytes", "max_rows", "requests_per_second"},
+		SecretTo:     secretTo,
+		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
+			_, err := parse(config)
+			return config, err
+		},
+	})
+
+	outputs := spec.CheckJob
+	spec.CheckJob = func(job *dag.Job) *dag.ConfigError {
+		if err := outputs(job); err != nil {
+			return err
+		}
+		c, err := parse(job.Config)
+		if err == nil && c.usesRange() && job.PartitionBy.Kind != dag.ByTime {
+			return &dag.ConfigError{Key: "url", Message: "{start} and {end} are of partitions of time: " +
+				"set `partition_by: { time: day }`, or another unit"}
+		}
+		return err
+	}
+	return spec
+}
+
+// state is what the source remembers of the last run.
+type state struct {
+	Request string `json:"request"` // hash of config and partition: the rows of another request say nothing
+	SHA256  string `json:"sha256"`  // of the rows
+}
+
+// summary is the result of a run for people.
+type summary struct {
+	Rows    int64 `json:"rows"`
+	BadRows int64 `json:"bad_rows,omitempty"`
+	Pages   int   `json:"pages"`
+}
+
+// Run implements operators.Operator.
+func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result, error) {
+	c, configFault := parse(t.Config)
+	if configFault != nil {
+		return operators.Result{}, operators.Permanent(operators.ConfigError(configFault))
+	}
+	talk, err := o.converse(t, c)
+	if err != nil {
+		return operators.Result{}, err
+	}
+
+	path := filepath.Join(t.Scratch, "rows.ndjson")
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return operators.Result{}, err
+	}
+	l := newListing(talk, file)
+	err = l.readAll(ctx)
+	if err := errors.Join(err, l.close(), file.Close()); err != nil {
+		return operators.Result{}, err
+	}
+
+	now, err := present(t, l)
+	if err != nil {
+		return operators.Result{}, err
+	}
+	result := operators.Result{SourceVersion: "sha256:" + now.SHA256}
+	if result.State, err = json.Marshal(now); err != nil {
+		return operators.Result{}, err
+	}
+	var prior state
+	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) == nil && prior == now {
+		result.Unchanged = true
+		return result, nil
+	}
+
+	t.Progress(50, "reading rows")
+	read, err := c.Read(ctx, t, "the answers", path)
+	if err != nil {
+		return operators.Result{}, err
+	}
+	result.Reading = read.Reading
+	result.Result, err = json.Marshal(summary{read.Rows, read.BadRows, l.pages})
+	return result, err
+}
+
+// present returns the state after a listing was read.
+func present(t *operators.Task, l *listing) (state, error) {
+	text, err := json.Marshal([]any{t.Config, t.Partition})
+	if err != nil {
+		return state{}, err
+	}
+	request := sha256.Sum256(text)
+	return state{Request: hex.EncodeToString(request[:]), SHA256: hex.EncodeToString(l.hash.Sum(nil))}, nil
+}
