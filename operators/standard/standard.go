@@ -2,9 +2,20 @@
 // those that have a folder of their own beside it. A new operator is added to New. It owns no tables.
 package standard
 
-import "github.com/dagctl/dagctl/operators"
+import (
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/postgresquery"
+)
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
-	return operators.Builtin(o)
+	var more []operators.Operator
+	for _, make := range []func(operators.Options) (operators.Operator, error){postgresquery.New} {
+		op, err := make(o)
+		if err != nil {
+			return nil, err
+		}
+		more = append(more, op)
+	}
+	return operators.Builtin(o, more...)
 }
