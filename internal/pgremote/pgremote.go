@@ -106,7 +106,8 @@ func (a Address) Connect(ctx context.Context, d *dial.Dialer, password, applicat
 	cfg.Host, cfg.Port, cfg.Database, cfg.User, cfg.Password = a.Host, a.port(), a.Database, a.User, password
 	cfg.Fallbacks, cfg.ValidateConnect, cfg.KerberosSrvName, cfg.KerberosSpn = nil, nil, "", ""
 	cfg.RuntimeParams = map[string]string{"application_name": application, "client_encoding": "UTF8"}
-	cfg.DefaultQueryExecMode, cfg.StatementCacheCapacity, cfg.DescriptionCacheCapacity = pgx.QueryExecModeExec, 0, 0
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec // poolers keep no statements
+	cfg.StatementCacheCapacity, cfg.DescriptionCacheCapacity = 0, 0
 	cfg.ConnectTimeout = 20 * time.Second
 
 	// The dialer resolves the name itself and checks what it leads to; a cancel request dials the same way.
@@ -180,9 +181,13 @@ func Error(host string, e *pgconn.PgError) error {
 	return fault.New(kind, "%s: %s (SQLSTATE %s)", host, e.Message, e.Code)
 }
 
-// ErrorOf returns the error of a statement on a connection to a host: that of its context if it has ended.
+// ErrorOf returns the error of a statement on a connection to a host: that of its context if it has ended. It does not
+// tell what the host leads to.
 func ErrorOf(ctx context.Context, host string, err error) error {
-	var answered *pgconn.PgError
+	var (
+		answered *pgconn.PgError
+		broken   *net.OpError
+	)
 	switch {
 	case err == nil:
 		return nil
@@ -190,6 +195,8 @@ func ErrorOf(ctx context.Context, host string, err error) error {
 		return context.Cause(ctx)
 	case errors.As(err, &answered):
 		return Error(host, answered)
+	case errors.As(err, &broken):
+		return fault.New(fault.Unavailable, "%s: the connection is gone: %s", host, broken.Err)
 	}
 	return err
 }

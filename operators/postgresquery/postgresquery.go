@@ -24,7 +24,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pgremote"
 	"github.com/dagctl/dagctl/internal/relations"
-	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
@@ -242,17 +241,4 @@ func requestOf(t *operators.Task) string {
 	text, _ := json.Marshal([]any{t.Config, t.Partition, t.PartitionBy}) // it came from JSON
 	hash := sha256.Sum256(text)
 	return hex.EncodeToString(hash[:])
-}
-
-// password returns the text of the config's secret; empty if it has none.
-func password(t *operators.Task, a pgremote.Address) (string, error) {
-	if a.Password == nil {
-		return "", nil
-	}
-	var value secret.Value
-	text, value, isSecret, err := t.SecretFor(a.Password, "config.password")
-	if err == nil && isSecret {
-		text, err = value.For(a.URL())
-	}
-	return text, operators.Permanent(err)
 }

@@ -43,7 +43,7 @@ func (o *operator) read(
 	if err != nil {
 		return read, err
 	}
-	word, err := password(t, c.Address)
+	word, err := t.SecretTo(c.URL(), c.Password, "config.password")
 	if err != nil {
 		return read, err
 	}

@@ -4,13 +4,15 @@ package standard
 
 import (
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/postgresload"
 	"github.com/dagctl/dagctl/operators/postgresquery"
 )
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
-	for _, make := range []func(operators.Options) (operators.Operator, error){postgresquery.New} {
+	for _, make := range []func(operators.Options) (operators.Operator, error){postgresload.New,
+		postgresquery.New} {
 		op, err := make(o)
 		if err != nil {
 			return nil, err
