@@ -95,7 +95,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 // builtin is one set for all tests: its only state is a session that parses SQL.
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
 	return standard.New(operators.Options{Engines: enginetest.Engines(),
-		Threads: 1, ReuseByColumn: true,
+		Threads: 1, ReuseByColumn: true, AllowedAddresses: []string{"127.0.0.0/8"},
 		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})
 })
