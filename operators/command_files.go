@@ -10,8 +10,20 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/storage"
 )
+
+// Rows returns Parquet files of an input with only the rows that the job reads, and the columns of each of them.
+func (t *Task) Rows(ctx context.Context, input int) (files []string, columns []storage.Column, err error) {
+	files, err = filtered(ctx, t, input)
+	if err != nil || len(files) == 0 {
+		return files, t.Inputs[input].Schema, err
+	}
+	read, err := footer.Read(files[0])
+	return files, read.Columns, err
+}
 
 // filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows,
 // otherwise copies beside the program's folder.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -24,6 +25,19 @@ func (t *Task) SecretFor(field any, at string) (text string, value secret.Value,
 		}
 	}
 	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: the secret is not available to this task", at))
+}
+
+// SecretTo returns the text of a config field that is text, {secret: NAME} or nothing, for a request to a URL. A secret
+// that no admin bound to the URL's host is a Forbidden fault.
+func (t *Task) SecretTo(u *url.URL, field any, at string) (string, error) {
+	if field == nil {
+		return "", nil
+	}
+	text, value, isSecret, err := t.SecretFor(field, at)
+	if err == nil && isSecret {
+		text, err = value.For(u)
+	}
+	return text, Permanent(err)
 }
 
 // redactor returns what removes the task's secrets from texts.

@@ -28,6 +28,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
@@ -46,6 +47,7 @@ type Case struct {
 	Payload     json.RawMessage
 	State       json.RawMessage
 	Roots       []string
+	Secrets     map[string]secret.Value // those that the config names
 
 	Fails     string // part of the error of the run
 	Permanent bool   // whether that error is permanent
@@ -126,7 +128,7 @@ func checkSpec(t *testing.T, op operators.Operator, spec dag.OperatorSpec) *json
 
 // validate validates a config as the platform does: by the schema and by the operator.
 func validate(spec dag.OperatorSpec, schema *jsonschema.Schema, config map[string]any) error {
-	if err := schema.Validate(config); err != nil {
+	if err := schema.Validate(withoutSecrets(config)); err != nil {
 		return err
 	}
 	if spec.Canonical == nil {
@@ -146,6 +148,28 @@ func validate(spec dag.OperatorSpec, schema *jsonschema.Schema, config map[strin
 		return fmt.Errorf("the canonical form differs from call to call")
 	}
 	return nil
+}
+
+// withoutSecrets returns a value with text in place of each {secret: NAME}, which is what schemas describe.
+func withoutSecrets(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		if _, ok := v["secret"].(string); ok && len(v) == 1 {
+			return "secret"
+		}
+		out := make(map[string]any, len(v))
+		for key, inner := range v {
+			out[key] = withoutSecrets(inner)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = withoutSecrets(v[i])
+		}
+		return out
+	}
+	return v
 }
 
 func checkCase(t *testing.T, op operators.Operator, c Case) {
@@ -320,6 +344,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 		Assignment: operators.Assignment{
 			TaskID: uuid.New(), Attempt: 1, OrgSlug: "acme", DAG: "d", Job: "j", Config: c.Config,
 			Payload: c.Payload, PartitionBy: c.PartitionBy, Partition: c.Partition, State: c.State, Roots: c.Roots,
+			Secrets: c.Secrets,
 		},
 		Scratch:  dir("scratch"),
 		Progress: func(int, string) {},

@@ -5,13 +5,20 @@ package standard
 import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/httpapi"
+	"github.com/dagctl/dagctl/operators/postgresload"
+	"github.com/dagctl/dagctl/operators/postgresquery"
 )
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
-	api, err := httpapi.New(o)
-	if err != nil {
-		return nil, err
+	var more []operators.Operator
+	for _, operator := range []func(operators.Options) (operators.Operator, error){httpapi.New, postgresload.New,
+		postgresquery.New} {
+		op, err := operator(o)
+		if err != nil {
+			return nil, err
+		}
+		more = append(more, op)
 	}
-	return operators.Builtin(o, api)
+	return operators.Builtin(o, more...)
 }

@@ -52,7 +52,7 @@ func (j Job) reading(ctx context.Context, files []File) (Reading, error) {
 // Open reports whether the type of a column is open.
 func (r Reading) Open() bool {
 	return slices.ContainsFunc(r.Columns, func(c Column) bool {
-		if r.Format == "parquet" {
+		if r.typed() {
 			return c.Type == "?"
 		}
 		t, err := ParseType(c.Type)

@@ -60,20 +60,26 @@ func (r Reading) Equal(o Reading) bool {
 		r.Encoding == o.Encoding && slices.Equal(r.Columns, o.Columns)
 }
 
-// fileFormats are those of files that a reading is for.
-var fileFormats = []string{"csv", "json", "ndjson", "parquet"}
+// Database is the format of readings of what a database answers: its columns have types already.
+const Database = "database"
+
+// formatsRead are those that a reading is for.
+var formatsRead = []string{"csv", "json", "ndjson", "parquet", Database}
+
+// typed reports whether what is read names the types of its columns, which may be more than those of text.
+func (r Reading) typed() bool { return r.Format == "parquet" || r.Format == Database }
 
 // Check checks a reading that somebody else made.
 func (r Reading) Check() error {
 	for _, c := range r.Columns {
-		if r.Format == "parquet" { // which may have more types; they are checked where they are used
+		if r.typed() { // they are checked where they are used
 			continue
 		}
 		if _, err := ParseType(c.Type); err != nil {
 			return fmt.Errorf("column %s: %w", c.Name, err)
 		}
 	}
-	if len(r.Columns) == 0 || !slices.Contains(fileFormats, r.Format) || len(r.Quote) > 1 {
+	if len(r.Columns) == 0 || !slices.Contains(formatsRead, r.Format) || len(r.Quote) > 1 {
 		return fmt.Errorf("a reading has columns, a format of files, and a quote of one character")
 	}
 	return checkEncoding(r.Encoding)

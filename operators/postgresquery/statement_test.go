@@ -1,0 +1,50 @@
+package postgresquery
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPlaceholdersAreParameters(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]statement{
+		"SELECT 1": {text: "SELECT 1"},
+		"SELECT * FROM t WHERE at >= {start} AND at < {end} OR at = {start}": {
+			"SELECT * FROM t WHERE at >= $1::timestamptz AND at < $2::timestamptz OR at = $1::timestamptz",
+			[]string{"start", "end"}},
+		"SELECT {partition};\n-- done; {start}\n": {"SELECT $1::text\n-- done; {start}\n", []string{"partition"}},
+		"SELECT '{1,2}'::int[], '''', \"a\"\"b\"": {text: "SELECT '{1,2}'::int[], '''', \"a\"\"b\""},
+		`SELECT E'\';', 'a\'`:                     {text: `SELECT E'\';', 'a\'`},
+		"SELECT $$;'$$, $a$ $$; $a$":              {text: "SELECT $$;'$$, $a$ $$; $a$"},
+		"SELECT /* ; /* ' */ */ a$b FROM t":       {text: "SELECT /* ; /* ' */ */ a$b FROM t"},
+		"SELECT (1), (SELECT (2))":                {text: "SELECT (1), (SELECT (2))"},
+		"SELECT {other}":                          {text: "SELECT {other}"}, // the database refuses it
+	} {
+		got, err := parse(query)
+		require.NoError(t, err, query)
+		require.Equal(t, want, got, query)
+	}
+}
+
+func TestWrongStatements(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{
+		"":                              "there is no statement",
+		" ; ":                           "there is no statement",
+		"SELECT 1; DROP TABLE t":        "there is more than one statement",
+		"SELECT\n'{start}'":             "line 2: {start} is in quotes",
+		"SELECT E'\\'{end}'":            "{end} is in quotes",
+		"SELECT $$ {partition} $$":      "{partition} is in quotes",
+		"SELECT \"{partition}\"":        "{partition} is in quotes",
+		"SELECT 'a":                     "does not end",
+		"SELECT E'a\\'":                 "does not end",
+		"SELECT $a$ $b$":                "does not end",
+		"SELECT /* a /* b */":           "does not end",
+		"SELECT $1":                     "$ begins no text",
+		"SELECT 1) AS q; DELETE FROM t": "nothing opens this parenthesis",
+	} {
+		_, err := parse(query)
+		require.ErrorContains(t, err, want, query)
+	}
+}
