@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
@@ -59,6 +60,9 @@ func (v jobView) Latest() []views.Task { return v.Tasks[:min(len(v.Tasks), lates
 
 // Manual reports whether people may ask for its tasks.
 func (v jobView) Manual() bool { return v.Source == "manual" }
+
+// Reads reports whether it is a source that can be read now.
+func (v jobView) Reads() bool { return v.Live && v.Paused == nil && sources.Readable(v.Source) }
 
 // Own reports whether the job is paused by itself, and not with its DAG or org.
 func (v jobView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Name }

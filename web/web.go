@@ -109,6 +109,7 @@ func (s *Site) addJobRoutes(api *authz.API) {
 
 	api.HandlePage(authz.Reader, "GET /sources", s.sources)
 	api.HandlePage(authz.Reader, "GET /sources/{dag}/{job}", s.source)
+	action(api, onDAG, "/sources/{dag}/{job}/read", "sources", s.askRead)
 	api.HandlePage(authz.Reader, "GET /timers", s.timers)
 	api.HandlePage(inBody, "POST /timers", s.createTimer)
 	action(api, authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", "timers", s.askDeleteTimer)
