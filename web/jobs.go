@@ -38,6 +38,7 @@ type jobView struct {
 	Durations  *spark
 	Why        []why.Reason
 	Calendar   *calendar
+	Trend      *jobTrend
 	MayOperate bool
 }
 
@@ -91,6 +92,9 @@ func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 	v.Why = found.Reasons
 	if v.Calendar, err = s.calendar(ctx, caller, detail.Outputs, now); err != nil {
+		return err
+	}
+	if v.Trend, err = s.trend(ctx, caller, detail.DAG, detail.Name, now); err != nil {
 		return err
 	}
 	return render(w, http.StatusOK, "job.html",

@@ -163,9 +163,9 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html"}
+	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html", "chart.html"}
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
-		"templates/forms.html", "templates/graph.html", "templates/timeline.html"))
+		"templates/forms.html", "templates/graph.html", "templates/timeline.html", "templates/chart.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)
