@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
@@ -17,6 +18,13 @@ const trendDays = 30
 type jobTrend struct {
 	usage.Trend
 	Chart *chart.Chart // nil: there is but one day
+}
+
+// Latest returns the days, the latest first.
+func (t *jobTrend) Latest() []usage.DayOf {
+	days := slices.Clone(t.Days)
+	slices.Reverse(days)
+	return days
 }
 
 // trend returns how a job did over some days; nil: no attempt ended in them, or the version that serves lacks the job.

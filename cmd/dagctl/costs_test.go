@@ -123,8 +123,8 @@ func TestTrendOfAJob(t *testing.T) {
 	requireAccessible(t, page, path)
 	require.Contains(t, text(page), "Line chart of seconds over day, 4 rows")
 	days := rows(page, 1)
-	require.Equal(t, []string{"2", "9"}, days[0][1:3])
-	require.Equal(t, []string{"2", "2"}, days[1][1:3])
+	require.Equal(t, []string{"2", "2"}, days[0][1:3])
+	require.Equal(t, []string{"2", "9"}, days[1][1:3])
 	require.Len(t, days[0], 9)
 
 	must(t, w.env(t, admin), "roles", "create", "hr")
