@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
@@ -37,6 +38,7 @@ type jobView struct {
 	Durations  *spark
 	Why        []why.Reason
 	Calendar   *calendar
+	Trend      *jobTrend
 	MayOperate bool
 }
 
@@ -59,6 +61,9 @@ func (v jobView) Latest() []views.Task { return v.Tasks[:min(len(v.Tasks), lates
 
 // Manual reports whether people may ask for its tasks.
 func (v jobView) Manual() bool { return v.Source == "manual" }
+
+// Reads reports whether it is a source that can be read now.
+func (v jobView) Reads() bool { return v.Live && v.Paused == nil && sources.Readable(v.Source) }
 
 // Own reports whether the job is paused by itself, and not with its DAG or org.
 func (v jobView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Name }
@@ -87,6 +92,9 @@ func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 	v.Why = found.Reasons
 	if v.Calendar, err = s.calendar(ctx, caller, detail.Outputs, now); err != nil {
+		return err
+	}
+	if v.Trend, err = s.trend(ctx, caller, detail.DAG, detail.Name, now); err != nil {
 		return err
 	}
 	return render(w, http.StatusOK, "job.html",

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // sourcePath returns the path of a source's page.
@@ -76,6 +79,9 @@ type sourceView struct {
 // Own reports whether the source is paused by itself, and not with its DAG or org.
 func (v sourceView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Job }
 
+// Reads reports whether the source can be read now.
+func (v sourceView) Reads() bool { return v.Paused == nil && sources.Readable(v.Kind) }
+
 func (s *Site) source(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	detail, err := s.Dispatcher.Views.Source(r.Context(), caller, r.PathValue("dag"), r.PathValue("job"))
 	if err != nil {
@@ -111,4 +117,37 @@ func (s *Site) source(w http.ResponseWriter, r *http.Request, caller authz.Calle
 var fires = map[string]string{
 	"cron": "by a schedule", "poll": "by looking for new data", "webhook": "for each delivery",
 	"manual": "when somebody asks for it", "timer": "when a timer is due", "always_on": "always: one long task",
+}
+
+// askRead asks whether to read a source now.
+func (s *Site) askRead(r *http.Request, caller authz.Caller) (q question, err error) {
+	detail, err := s.Dispatcher.Views.Source(r.Context(), caller, r.PathValue("dag"), r.PathValue("job"))
+	if err != nil {
+		return q, err
+	}
+	name := detail.DAG + "/" + detail.Job
+	if !sources.Readable(detail.Kind) {
+		return q, fault.New(fault.Invalid, "the source of %s is of kind %s, and is not read at times", name,
+			detail.Kind).WithHint("sources of the kinds poll and cron can be read now")
+	}
+
+	q.title = "Read " + name + " now"
+	q.view = confirmView{Says: "It is due at once. What it finds makes tasks, and what follows from them is computed.",
+		Action: r.URL.Path, Button: "Read now", Back: sourcePath(detail.DAG, detail.Job), Command: "dagctl run " + name}
+	if detail.Paused != nil {
+		q.view.Effects = append(q.view.Effects, "It will be refused: "+detail.Paused.What()+" is paused by "+
+			detail.Paused.Actor+".")
+	} else if at := detail.NextFireAt; at != nil && at.Before(clock.Now()) {
+		q.view.Effects = append(q.view.Effects, "It is due already, and is read once.")
+	} else if at != nil {
+		q.view.Effects = append(q.view.Effects, "Otherwise it would be due "+ago(clock.Now(), at)+".")
+	}
+	if detail.Kind == "cron" {
+		q.view.Effects = append(q.view.Effects, "The times of its schedule stay: it is read then as well.")
+	}
+	q.do = func(form) error {
+		_, err := s.Dispatcher.Sources.ReadNow(r.Context(), caller, detail.DAG, detail.Job, clock.Now())
+		return err
+	}
+	return q, nil
 }

@@ -109,6 +109,7 @@ func (s *Site) addJobRoutes(api *authz.API) {
 
 	api.HandlePage(authz.Reader, "GET /sources", s.sources)
 	api.HandlePage(authz.Reader, "GET /sources/{dag}/{job}", s.source)
+	action(api, onDAG, "/sources/{dag}/{job}/read", "sources", s.askRead)
 	api.HandlePage(authz.Reader, "GET /timers", s.timers)
 	api.HandlePage(inBody, "POST /timers", s.createTimer)
 	action(api, authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", "timers", s.askDeleteTimer)
@@ -162,9 +163,9 @@ func (l layout) SignsOut() bool {
 var pages = parsePages()
 
 func parsePages() map[string]*template.Template {
-	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html"}
+	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html", "chart.html"}
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html",
-		"templates/forms.html", "templates/graph.html", "templates/timeline.html"))
+		"templates/forms.html", "templates/graph.html", "templates/timeline.html", "templates/chart.html"))
 	names, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err)

@@ -112,6 +112,20 @@ func TestTrendOfAJob(t *testing.T) {
 	require.GreaterOrEqual(t, trend.Days[0].P95, trend.Days[0].P50)
 	require.Len(t, trend.Freshness, 2)
 	require.NotNil(t, trend.Freshness[0].Delay)
+	const path = "/dags/readings/jobs/daily"
+	require.NotContains(t, text(w.page(t, writer, path)), "How long attempts took", "one day is no trend")
+
+	_, err := w.pool.Exec(t.Context(), `INSERT INTO usage_days
+		SELECT org_id, dag_name, job_name, output, day - interval '1 day', attempts + 7, tasks, failed, seconds, rows,
+			bytes, durations FROM usage_days`)
+	require.NoError(t, err)
+	page := w.page(t, writer, path)
+	requireAccessible(t, page, path)
+	require.Contains(t, text(page), "Line chart of seconds over day, 4 rows")
+	days := rows(page, 1)
+	require.Equal(t, []string{"2", "2"}, days[0][1:3])
+	require.Equal(t, []string{"2", "9"}, days[1][1:3])
+	require.Len(t, days[0], 9)
 
 	must(t, w.env(t, admin), "roles", "create", "hr")
 	must(t, w.env(t, admin), "datasets", "visibility", "daily_highest", "--role", "role:hr")
@@ -120,6 +134,7 @@ func TestTrendOfAJob(t *testing.T) {
 	require.True(t, hidden.Redacted)
 	require.Empty(t, hidden.Freshness)
 	require.Zero(t, hidden.Days[0].Bytes)
+	require.Len(t, rows(w.page(t, reader, path), 1)[0], 7, "neither rows nor bytes")
 	status, _ := w.send(t, foreign, http.MethodGet, "/v1/jobs/readings/daily/trend", "", nil)
 	require.Equal(t, http.StatusNotFound, status)
 }

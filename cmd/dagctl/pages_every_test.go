@@ -3,8 +3,6 @@ package main
 import (
 	"flag"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -71,21 +69,7 @@ func TestNoPageHasAFault(t *testing.T) {
 		"Authorization": "Bearer " + w.tokens[admin]}))
 	for _, path := range paths {
 		b.Open(w.url + path)
-		for _, look := range testbrowser.Looks {
-			b.Show(look)
-			for _, fault := range b.Violations() {
-				t.Errorf("%s, %s: %s", path, look.Name, fault)
-			}
-			if beyond := b.Width(); beyond > 0 {
-				t.Errorf("%s, %s: the page is %d pixels wider than the window", path, look.Name, beyond)
-			}
-			if *pictures != "" {
-				name := strings.Trim(strings.NewReplacer("/", "_", "?", "_", "=", "_").Replace(path), "_")
-				require.NoError(t, os.MkdirAll(*pictures, 0o700))
-				file := filepath.Join(*pictures, name+"."+look.Name+".png")
-				require.NoError(t, os.WriteFile(file, b.Picture(), 0o600))
-			}
-		}
+		faultless(t, b, path)
 	}
 }
 

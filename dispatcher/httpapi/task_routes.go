@@ -13,8 +13,10 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
 )
@@ -26,6 +28,8 @@ const (
 )
 
 type pressureOutput struct{ Body pressure.Pressure }
+
+type readingOutput struct{ Body sources.Reading }
 
 // AddRoutes adds the dispatcher's operations to an API.
 func (a *API) AddRoutes(api *authz.API) {
@@ -103,6 +107,18 @@ func (a *API) AddRoutes(api *authz.API) {
 	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*sourceOutput, error) {
 		s, err := a.views.Source(ctx, caller, in.DAG, in.Job)
 		return &sourceOutput{s}, err
+	})
+
+	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+		OperationID: "read-source", Method: http.MethodPost, Path: "/v1/sources/{dag}/{job}/read",
+		Tags:    []string{"dags"},
+		Summary: "Read a source now that is otherwise read at times",
+		Description: "It is due at once, and the times of its schedule stay. What is due already is read once. A " +
+			"source that is paused is not read, and neither is one of another kind than poll and cron.",
+		DefaultStatus: http.StatusAccepted,
+	}, func(ctx context.Context, caller authz.Caller, in *jobPath) (*readingOutput, error) {
+		r, err := a.sources.ReadNow(ctx, caller, in.DAG, in.Job, clock.Now())
+		return &readingOutput{r}, err
 	})
 
 	authz.Handle(api, authz.Reader, huma.Operation{

@@ -36,8 +36,12 @@ func RunCommand(c *cli.CLI) *cobra.Command {
 	var flags runFlags
 	cmd := &cobra.Command{
 		Use:   "run DAG/JOB",
-		Short: "Create a task of a manual job, or a batch of them",
-		Example: `  dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
+		Short: "Run a job now",
+		Long: `Run a job now: create a task of a manual job, or a batch of them; read a source of the kinds poll and cron at
+once; or compute one partition of a job that has inputs.`,
+		Example: `  dagctl run sales/landing
+  dagctl run sales/daily --partition 2026-01-31
+  dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
   dagctl run mail/send --payload @mail.json --run-at 2026-01-31T09:00:00Z --max-attempts 5
   dagctl run mail/send --batch mails.ndjson`,
 		Args: cobra.ExactArgs(1),
@@ -54,6 +58,12 @@ func RunCommand(c *cli.CLI) *cobra.Command {
 			api, err := c.Connect()
 			if err != nil {
 				return err
+			}
+			if flags.plain(items) {
+				done, err := runNow(cmd.Context(), c, api, dag, job, flags.item.Partition)
+				if done || err != nil {
+					return err
+				}
 			}
 
 			path := "/v1/jobs/" + url.PathEscape(dag) + "/" + url.PathEscape(job) + "/tasks"
@@ -124,6 +134,16 @@ func (r *runFlags) items(c *cli.CLI, hasPriority bool) ([]dispatcher.EnqueueItem
 		return nil, err
 	}
 	return []dispatcher.EnqueueItem{item}, nil
+}
+
+// plain reports whether nothing is said of the task but its partition, so that the job need not be a manual one.
+func (r *runFlags) plain(items []dispatcher.EnqueueItem) bool {
+	if r.batch != "" || len(items) != 1 || items[0].ConcurrencyKey != "" {
+		return false
+	}
+	item := items[0]
+	item.Partition = ""
+	return item.Empty()
 }
 
 // batchSize is how many tasks one request may create, in one transaction; the API sets the limit.

@@ -1,0 +1,68 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// runNow runs a job whose tasks nobody makes by hand: it reads a source at once, or computes one partition of a job
+// that has inputs. It reports false for other jobs.
+func runNow(ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partition string) (done bool, err error) {
+	path := "/v1/jobs/" + url.PathEscape(dag) + "/" + url.PathEscape(job)
+	var detail views.JobDetail
+	if err := api.Get(ctx, path, nil, &detail); err != nil {
+		return false, err
+	}
+	switch {
+	case sources.Readable(detail.Source):
+		return true, readNow(ctx, c, api, detail, partition)
+	case detail.Source == "" && partition != "":
+		return true, computeNow(ctx, c, api, detail, partition)
+	case detail.Source == "":
+		return true, fault.New(fault.Invalid, "%s/%s is computed from its inputs, partition by partition", dag, job).
+			WithHint("name one by --partition, or several by `dagctl backfill %s/%s --from A --to B`", dag, job)
+	}
+	return false, nil
+}
+
+// readNow makes a source due at once.
+func readNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string) error {
+	if partition != "" {
+		return fault.New(fault.Invalid, "%s/%s is a source: it is read whole, and finds the partitions itself",
+			job.DAG, job.Name).WithHint("leave --partition out")
+	}
+
+	var r sources.Reading
+	path := "/v1/sources/" + url.PathEscape(job.DAG) + "/" + url.PathEscape(job.Name) + "/read"
+	if err := api.Post(ctx, path, nil, &r); err != nil {
+		return err
+	}
+	return c.Print(r, func(w io.Writer) {
+		if r.Asked {
+			fmt.Fprintf(w, "%s/%s is read now.\n", r.DAG, r.Job)
+		} else {
+			fmt.Fprintf(w, "%s/%s was due already, and is read once.\n", r.DAG, r.Job)
+		}
+	})
+}
+
+// computeNow computes one partition of a job, whether it exists or not.
+func computeNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string) error {
+	var b control.Backfill
+	request := control.BackfillRequest{Job: job.Name, From: partition, To: partition, Existing: "all"}
+	if err := api.Post(ctx, "/v1/dags/"+url.PathEscape(job.DAG)+"/backfills", request, &b); err != nil {
+		return err
+	}
+	return c.Print(b, func(w io.Writer) {
+		fmt.Fprintf(w, "%s/%s computes %s anew; `dagctl backfill list %s` says how far it is.\n", job.DAG, job.Name,
+			partition, job.DAG)
+	})
+}
