@@ -165,7 +165,9 @@ func (s TaskSelection) addError(c *conditions) {
 		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
 	}
 	if s.ErrorGroup != "" {
-		c.add("t.error_message IS NOT NULL AND error_group(t.error_message) = ?", s.ErrorGroup)
+		c.add("t.error_message IS NOT NULL")
+		c.add(masked+` IN (SELECT a.masked FROM (SELECT DISTINCT `+masked+` AS masked FROM tasks t WHERE `+c.where()+`) AS a
+			WHERE error_group(a.masked) = ?)`, s.ErrorGroup)
 	}
 }
 
