@@ -26,8 +26,8 @@ type ErrorGroup struct {
 // maxErrorGroups is how many groups ErrorGroups returns at most.
 const maxErrorGroups = 200
 
-// masked is the error of task t with all digits alike. Errors that are then the same have the same pattern, which has none
-// of their digits, so that it is found once for them: that takes much longer than to read them.
+// masked is the error of task t with all digits alike. Errors that are then the same have the same pattern, which has
+// none of their digits, so that it is found once for them: that takes much longer than to read them.
 const masked = `translate(left(t.error_message, 600), '123456789', '000000000')`
 
 // ErrorGroups groups the failed tasks of a selection by error, the largest group first. It leaves out tasks whose error
@@ -52,8 +52,8 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 				WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)),
 			alike AS MATERIALIZED (SELECT masked, error_pattern(masked) AS pattern FROM f GROUP BY masked),
 			groups AS (
-				SELECT a.pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs, min(f.at) AS first, max(f.at) AS last,
-				       max(f.id::text)::uuid AS example
+				SELECT a.pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs, min(f.at) AS first,
+				       max(f.at) AS last, max(f.id::text)::uuid AS example
 				FROM f JOIN alike a ON a.masked = f.masked GROUP BY a.pattern
 				ORDER BY 2 DESC, error_group(a.pattern) LIMIT $%d)
 			SELECT error_group(g.pattern), g.pattern, g.n,

@@ -140,6 +140,14 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		}
 
 		args = append(args, f.Limit)
+		if set := f.stateSet(); set != "" { // only those that are listed are looked up
+			newest := `SELECT o.task_id FROM (` + set + `) AS o`
+			if f.Before != uuid.Nil {
+				newest += fmt.Sprintf(" WHERE o.task_id < $%d", len(args)-1)
+			}
+			newest += fmt.Sprintf(" ORDER BY o.task_id DESC LIMIT $%d", len(args))
+			where = strings.Replace(where, within(set), within(newest), 1)
+		}
 		rows, err := tx.Query(ctx, `
 			SELECT `+taskColumns+`
 			FROM `+f.table()+` t
