@@ -46,18 +46,21 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 
 		args = append(args, hidden, maxErrorGroups)
 		rows, err := tx.Query(ctx, fmt.Sprintf(`
-			WITH f AS MATERIALIZED (
-				SELECT t.id, t.job_id, coalesce(t.completed_at, t.started_at, t.created_at) AS at, %s AS masked
-				FROM tasks t
-				WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)),
-			alike AS MATERIALIZED (SELECT masked, error_pattern(masked) AS pattern FROM f GROUP BY masked),
+			WITH alike AS MATERIALIZED (
+				SELECT error_pattern(f.masked) AS pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs,
+				       min(f.at) AS first, max(f.at) AS last, max(f.id::text) AS newest
+				FROM (SELECT t.id, t.job_id, coalesce(t.completed_at, t.started_at, t.created_at) AS at, %s AS masked
+				      FROM tasks t
+				      WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)) AS f
+				GROUP BY f.masked),
 			groups AS (
-				SELECT a.pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs, min(f.at) AS first,
-				       max(f.at) AS last, max(f.id::text)::uuid AS example
-				FROM f JOIN alike a ON a.masked = f.masked GROUP BY a.pattern
+				SELECT a.pattern, sum(a.n)::bigint AS n, min(a.first) AS first, max(a.last) AS last,
+				       max(a.newest)::uuid AS example
+				FROM alike a GROUP BY a.pattern
 				ORDER BY 2 DESC, error_group(a.pattern) LIMIT $%d)
 			SELECT error_group(g.pattern), g.pattern, g.n,
-			       (ARRAY(SELECT DISTINCT job_address(j) AS address FROM unnest(g.jobs) AS j ORDER BY 1))[1:10],
+			       (ARRAY(SELECT DISTINCT job_address(j) AS address FROM alike a, unnest(a.jobs) AS j
+			              WHERE a.pattern = g.pattern ORDER BY 1))[1:10],
 			       g.first, g.last, g.example
 			FROM groups g ORDER BY g.n DESC, 1`, masked, where, len(args)-1, len(args)), args...)
 		if err != nil {

@@ -66,7 +66,7 @@ const deadSet = `SELECT task_id FROM waiting WHERE org_id = $1 AND reason = 'dea
 
 // within is the condition that tasks t are in a set. The array makes the planner look each of them up: it takes a set
 // of ten thousands for reason enough to read all tasks.
-func within(set string) string { return `t.id = ANY(ARRAY(` + set + `))` }
+func within(set string) string { return `t.id IN (SELECT unnest(ARRAY(` + set + `)))` }
 
 // stateSet returns the set that has all selected tasks, if the state is all that selects them; empty: there is none.
 func (s TaskSelection) stateSet() string {
