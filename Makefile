@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures lighthouse demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
+.PHONY: help pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ chaos: setup test-servers ## kill, stop and cut off servers, workers and Postgre
 alerts: setup ## cause outages under a real Prometheus with the rules of docs/alerts.yaml, for some minutes
 	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 	go test -tags soak -run 'TestAlertsFire$$' -timeout 30m -v ./proof
+
+pages: setup ## measure every page with 10,000 datasets of 100 versions each and a million tasks, for half an hour; PAGES='-pages-size 2x500x5' for less
+	go test -tags soak -run 'TestPagesAtScale$$' -timeout 3h -v ./cmd/dagctl -args $(PAGES)
 
 lighthouse: build test-servers ## measure the pages with Lighthouse: performance, accessibility and best practices have to be 95 or more
 	@scripts/lighthouse.sh

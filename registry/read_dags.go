@@ -273,13 +273,18 @@ func (r *Registry) FindNamed(
 }
 
 // Origins returns the origins of a DAG's jobs over all versions. An empty dagName or job matches all; one of them is
-// always given.
+// always given. With a DAG it relies on idx_jobs_one_origin.
 func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	dagName, job string) ([]uuid.UUID, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT id FROM jobs
-		WHERE org_id = $1 AND id = origin_job_id AND ($2 = '' OR dag_name = $2) AND ($3 = '' OR name = $3)`,
-		caller.OrgID, dagName, job)
+	where, args := `org_id = $1 AND id = origin_job_id`, []any{caller.OrgID}
+	for _, c := range []struct{ column, name string }{{"dag_name", dagName}, {"name", job}} {
+		if c.name != "" { // one plan for all would have to read the jobs of every DAG
+			args = append(args, c.name)
+			where += fmt.Sprintf(" AND %s = $%d", c.column, len(args))
+		}
+	}
+
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find jobs %s/%s: %w", dagName, job, err)
 	}

@@ -101,7 +101,8 @@ func newWorld(t *testing.T, change ...func(*server.Config)) *world {
 		a.Close()
 	})
 
-	secret, org, err := authz.Bootstrap(ctx, w.pool, authz.FirstToken{OrgSlug: "acme", TokenName: "admin"})
+	secret, org, err := authz.Bootstrap(ctx, w.pool,
+		authz.FirstToken{OrgSlug: "acme", TokenName: "admin", Another: true})
 	require.NoError(t, err)
 	w.tokens[admin] = secret
 	caller := authz.Caller{OrgID: org.ID, OrgSlug: org.Slug, Actor: "token:admin", Role: authz.RoleAdmin}

@@ -143,9 +143,13 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		if err != nil {
 			return err
 		}
+		u.rank(q, groups, now)
 
-		steps, err := readSteps(ctx, tx, caller, q, groups)
+		steps, err := readTotals(ctx, tx, caller, q, groups)
 		if err != nil {
+			return err
+		}
+		if err := readSteps(ctx, tx, caller, q, groups, steps); err != nil {
 			return err
 		}
 		u.fill(&c, q, groups, steps, now)
@@ -177,13 +181,17 @@ func (q Question) from() (table, unit string) {
 // readUsed sums the usage of each output, with what is stored of it.
 func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (map[output]Amount, error) {
 	table, unit := q.from()
+	of := `dag_name, job_name, output`
+	if q.By == ByOrg && caller.ReadsAll() {
+		of = `'', '', 0` // nobody asks which
+	}
 	rows, err := tx.Query(ctx, `
-		SELECT dag_name, job_name, output, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
-			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
+		SELECT `+of+`, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint, sum(rows)::bigint,
+			sum(bytes)::bigint, 0::bigint
 		FROM `+table+` WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
 		GROUP BY 1, 2, 3
 		UNION ALL
-		SELECT dag_name, job_name, output, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
+		SELECT `+of+`, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
 		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, q.DAG, q.Since, q.Until)
 	if err != nil {
 		return nil, err
@@ -210,10 +218,47 @@ type at struct {
 	time  time.Time
 }
 
-// readSteps sums the usage of groups by step. Group -1 is all.
-func readSteps(
+// readTotals sums the usage of all by step, as that of group -1. Where all is one group, it is that of the group, too.
+func readTotals(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping,
 ) (map[at]Amount, error) {
+	table, unit := q.from()
+	rows, err := tx.Query(ctx, `
+		SELECT date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds), sum(u.attempts)::bigint, sum(u.tasks)::bigint,
+			sum(u.failed)::bigint, coalesce(sum(u.rows) FILTER (WHERE h.dag IS NULL), 0)::bigint,
+			coalesce(sum(u.bytes) FILTER (WHERE h.dag IS NULL), 0)::bigint
+		FROM `+table+` u
+		LEFT JOIN unnest($6::text[], $7::text[]) AS h(dag, job) ON h.dag = u.dag_name AND h.job = u.job_name
+		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
+		GROUP BY 1`,
+		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)
+	if err != nil {
+		return nil, err
+	}
+
+	steps := map[at]Amount{}
+	var (
+		t time.Time
+		a Amount
+	)
+	_, err = pgx.ForEachRow(rows, []any{&t, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows, &a.Bytes},
+		func() error {
+			steps[at{-1, t.UTC()}] = a
+			if q.By == ByOrg {
+				steps[at{0, t.UTC()}] = a
+			}
+			return nil
+		})
+	return steps, err
+}
+
+// readSteps adds the usage of groups by step.
+func readSteps(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping, steps map[at]Amount,
+) error {
+	if q.By == ByOrg || len(g.parts) == 0 {
+		return nil
+	}
 	table, unit := q.from()
 	columns := pg.Columns(g.parts)
 	rows, err := tx.Query(ctx, `
@@ -228,10 +273,9 @@ func readSteps(
 		GROUP BY 1, 2`,
 		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, columns...)...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	steps := map[at]Amount{}
 	var (
 		s at
 		a Amount
@@ -242,73 +286,91 @@ func readSteps(
 		steps[s] = a
 		return nil
 	})
-	return steps, err
+	return err
+}
+
+// weigh returns what rows and trends compare: money or, without prices, seconds. The money is nil without prices.
+func (u *Usage) weigh(a Amount, over time.Duration) (float64, *float64) {
+	if u.Prices.Currency == "" {
+		return a.Seconds, nil
+	}
+	money := u.Prices.of(a, over)
+	return money, &money
+}
+
+// over returns for how long what is stored now has been stored, of the span of a question.
+func (q Question) over(now time.Time) time.Duration {
+	return min(q.Until.Sub(q.Since), max(now.Sub(q.Since), 0))
+}
+
+// rank sorts the groups of an answer, the most expensive first, and leaves the parts of those that have rows of their
+// own.
+func (u *Usage) rank(q Question, g *grouping, now time.Time) {
+	weights, order := make([]float64, len(g.rows)), make([]int, len(g.rows))
+	for i, row := range g.rows {
+		order[i] = i
+		weights[i], _ = u.weigh(row.Amount, q.over(now))
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(weights[b], weights[a]), cmp.Compare(g.rows[b].Seconds, g.rows[a].Seconds),
+			cmp.Compare(g.rows[a].Name(), g.rows[b].Name()))
+	})
+
+	place, sorted := make([]int, len(order)), make([]Row, len(order))
+	for at, i := range order {
+		place[i], sorted[at] = at, g.rows[i]
+	}
+	g.rows = sorted
+	for i := range g.parts {
+		g.parts[i].Group = place[g.parts[i].Group]
+	}
+	g.parts = slices.DeleteFunc(g.parts, func(p part) bool { return p.Group >= mostRows })
 }
 
 // fill writes the answer: points of all, and a row for each group.
 func (u *Usage) fill(c *Costs, q Question, g *grouping, steps map[at]Amount, now time.Time) {
-	length := lengths[q.Step]
-	over := min(q.Until.Sub(q.Since), max(now.Sub(q.Since), 0)) // that what is stored now has been stored
-	weigh := func(a Amount, over time.Duration) (float64, *float64) {
-		if u.Prices.Currency == "" {
-			return a.Seconds, nil
-		}
-		money := u.Prices.of(a, over)
-		return money, &money
-	}
-
+	length, over := lengths[q.Step], q.over(now)
 	c.Total.At, c.Total.Amount = q.Since, g.total
-	all, money := weigh(g.total, over)
+	all, money := u.weigh(g.total, over)
 	c.Total.Money = money
+	var rest []float64 // of the trend, what no row has
 	for t := q.Since; t.Before(q.Until); t = t.Add(length) {
 		p := Total{At: t, Amount: steps[at{-1, t}]}
 		p.Stored = g.total.Stored
-		_, p.Money = weigh(p.Amount, min(length, max(now.Sub(t), 0)))
+		weight, money := u.weigh(p.Amount, min(length, max(now.Sub(t), 0)))
+		p.Money, rest = money, append(rest, weight)
 		c.Points = append(c.Points, p)
 	}
 
-	for i, row := range g.rows {
-		weight, money := weigh(row.Amount, over)
+	for i, row := range g.rows[:min(len(g.rows), mostRows)] {
+		weight, money := u.weigh(row.Amount, over)
 		row.Money, row.Trend = money, []float64{}
 		if all > 0 {
 			row.Share = weight / all
 		}
-		for _, p := range c.Points {
+		for n, p := range c.Points {
 			a := steps[at{i, p.At}]
 			a.Stored = row.Stored
-			value, _ := weigh(a, min(length, max(now.Sub(p.At), 0)))
+			value, _ := u.weigh(a, min(length, max(now.Sub(p.At), 0)))
 			row.Trend = append(row.Trend, value)
+			rest[n] = max(rest[n]-value, 0)
 		}
 		c.Rows = append(c.Rows, row)
 	}
-	slices.SortStableFunc(c.Rows, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name(), b.Name()))
-	})
-	c.cut()
-}
-
-// cut sums up what is beyond the most rows of an answer.
-func (c *Costs) cut() {
-	if len(c.Rows) <= mostRows {
+	if len(g.rows) <= mostRows {
 		return
 	}
-	others := Row{Trend: make([]float64, len(c.Points))}
 
-	for _, r := range c.Rows[mostRows:] {
-		others.add(r.Amount, 1)
-		others.Share += r.Share
-		for i, v := range r.Trend {
-			others.Trend[i] += v
-		}
-		if r.Money != nil {
-			sum := *r.Money
-			if others.Money != nil {
-				sum += *others.Money
-			}
-			others.Money = &sum
-		}
+	others := Row{Trend: rest}
+	for _, row := range g.rows[mostRows:] {
+		others.add(row.Amount, 1)
 	}
-	c.Rows, c.Others = c.Rows[:mostRows], &others
+	weight, money := u.weigh(others.Amount, over)
+	others.Money = money
+	if all > 0 {
+		others.Share = weight / all
+	}
+	c.Others = &others
 }
 
 // ParseTime reads a date, which is the beginning of that day of UTC, or an RFC 3339 time. An empty text is no time.

@@ -18,11 +18,16 @@ type grouping struct {
 	rows  []Row
 	total Amount
 	parts []part
-	index map[subject]int
+	// hidden are the jobs whose rows and bytes the caller may not see, each once.
+	hidden []job
+	index  map[subject]int
 }
 
 // subject is what a row is about.
 type subject struct{ dag, job, dataset, owner, org string }
+
+// job is a job by name.
+type job struct{ DAG, Job string }
 
 // part is what a group gets of the usage of an output; the fields are in the order of readSteps' columns.
 type part struct {
@@ -101,7 +106,9 @@ func (g *grouping) add(n names, by By, o output, a Amount) {
 		a.Rows, a.Bytes, a.Stored = 0, 0, 0
 	}
 	g.total.add(a, 1)
-	g.parts = append(g.parts, part{o.dag, o.job, o.index, -1, 1, true, !hidden})
+	if hidden {
+		g.hide(o)
+	}
 
 	// What is written and stored is the output's own, the rest the job's.
 	own := g.at(n.about(by, o), hidden)
@@ -122,6 +129,14 @@ func (g *grouping) add(n names, by By, o output, a Amount) {
 		}
 		g.rows[i].add(mine, share)
 		g.parts = append(g.parts, part{o.dag, o.job, o.index, i, share, true, i == own && !hidden})
+	}
+}
+
+// hide notes that the caller may not look into the job of an output. Outputs come job by job.
+func (g *grouping) hide(o output) {
+	of := job{o.dag, o.job}
+	if n := len(g.hidden); n == 0 || g.hidden[n-1] != of {
+		g.hidden = append(g.hidden, of)
 	}
 }
 

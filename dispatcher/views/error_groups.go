@@ -26,6 +26,10 @@ type ErrorGroup struct {
 // maxErrorGroups is how many groups ErrorGroups returns at most.
 const maxErrorGroups = 200
 
+// masked is the error of task t with all digits alike. Errors that are then the same have the same pattern, which has
+// none of their digits, so that it is found once for them: that takes much longer than to read them.
+const masked = `translate(left(t.error_message, 600), '123456789', '000000000')`
+
 // ErrorGroups groups the failed tasks of a selection by error, the largest group first. It leaves out tasks whose error
 // the caller may not read.
 func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSelection) ([]ErrorGroup, error) {
@@ -42,13 +46,23 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 
 		args = append(args, hidden, maxErrorGroups)
 		rows, err := tx.Query(ctx, fmt.Sprintf(`
-			SELECT error_group(f.error_message), min(error_pattern(f.error_message)), count(*),
-			       (array_agg(DISTINCT job_address(f.job_id)))[1:10], min(f.at), max(f.at),
-			       (array_agg(f.id ORDER BY f.id DESC))[1]
-			FROM (SELECT t.id, t.job_id, t.error_message, coalesce(t.completed_at, t.started_at, t.created_at) AS at
-			      FROM tasks t
-			      WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)) AS f
-			GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT $%d`, where, len(args)-1, len(args)), args...)
+			WITH alike AS MATERIALIZED (
+				SELECT error_pattern(f.masked) AS pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs,
+				       min(f.at) AS first, max(f.at) AS last, max(f.id::text) AS newest
+				FROM (SELECT t.id, t.job_id, coalesce(t.completed_at, t.started_at, t.created_at) AS at, %s AS masked
+				      FROM tasks t
+				      WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)) AS f
+				GROUP BY f.masked),
+			groups AS (
+				SELECT a.pattern, sum(a.n)::bigint AS n, min(a.first) AS first, max(a.last) AS last,
+				       max(a.newest)::uuid AS example
+				FROM alike a GROUP BY a.pattern
+				ORDER BY 2 DESC, error_group(a.pattern) LIMIT $%d)
+			SELECT error_group(g.pattern), g.pattern, g.n,
+			       (ARRAY(SELECT DISTINCT job_address(j) AS address FROM alike a, unnest(a.jobs) AS j
+			              WHERE a.pattern = g.pattern ORDER BY 1))[1:10],
+			       g.first, g.last, g.example
+			FROM groups g ORDER BY g.n DESC, 1`, masked, where, len(args)-1, len(args)), args...)
 		if err != nil {
 			return err
 		}

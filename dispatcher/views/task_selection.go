@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -52,16 +53,35 @@ func (s TaskSelection) table() string {
 	return "shown_tasks"
 }
 
-// openSet holds conditions on the small sets that hold all open tasks of a status, so that a query for them reads no
-// history.
+// openSet holds the small sets that have all open and all failed tasks, so that a query for them reads no history.
 var openSet = map[tasks.Status]string{
-	tasks.Queued: `t.id IN (
-		SELECT task_id FROM ready WHERE org_id = $1 UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`,
-	tasks.Running: `t.id IN (SELECT task_id FROM leases WHERE org_id = $1)`,
+	tasks.Queued: `SELECT task_id FROM ready WHERE org_id = $1 UNION ALL
+		SELECT task_id FROM waiting WHERE org_id = $1 AND reason NOT IN ('backoff', 'dead')`,
+	tasks.Running: `SELECT task_id FROM leases WHERE org_id = $1`,
+	tasks.Failed:  `SELECT task_id FROM waiting WHERE org_id = $1 AND reason IN ('backoff', 'dead')`,
 }
 
-// deadSet is the condition that tasks t are dead.
-const deadSet = `t.id IN (SELECT task_id FROM waiting WHERE org_id = $1 AND reason = 'dead')`
+// deadSet has all dead tasks.
+const deadSet = `SELECT task_id FROM waiting WHERE org_id = $1 AND reason = 'dead'`
+
+// within is the condition that tasks t are in a set. The array makes the planner look each of them up: it takes a set
+// of ten thousands for reason enough to read all tasks.
+func within(set string) string { return `t.id IN (SELECT unnest(ARRAY(` + set + `)))` }
+
+// stateSet returns the set that has all selected tasks, if the state is all that selects them; empty: there is none.
+func (s TaskSelection) stateSet() string {
+	state := TaskSelection{Status: s.Status}
+	if s.Dead {
+		state = TaskSelection{Dead: true}
+	}
+	switch {
+	case !reflect.DeepEqual(s, state):
+		return ""
+	case s.Dead:
+		return deadSet
+	}
+	return openSet[tasks.Status(s.Status)]
+}
 
 // conditions collects SQL conditions on tasks t that all must hold, and their arguments.
 type conditions struct {
@@ -114,11 +134,11 @@ func (s TaskSelection) addState(c *conditions) {
 	if s.Status != "" {
 		c.add("t.status = ?", s.Status)
 		if set, ok := openSet[tasks.Status(s.Status)]; ok {
-			c.add(set)
+			c.add(within(set))
 		}
 	}
 	if s.Dead {
-		c.add(deadSet)
+		c.add(within(deadSet))
 	}
 	if s.Kind != "" {
 		c.add("t.kind = ?", s.Kind)
@@ -165,7 +185,10 @@ func (s TaskSelection) addError(c *conditions) {
 		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
 	}
 	if s.ErrorGroup != "" {
-		c.add("t.error_message IS NOT NULL AND error_group(t.error_message) = ?", s.ErrorGroup)
+		c.add("t.error_message IS NOT NULL")
+		c.add(masked+` = ANY(ARRAY(
+			SELECT a.masked FROM (SELECT DISTINCT `+masked+` AS masked FROM tasks t WHERE `+c.where()+` OFFSET 0) AS a
+			WHERE error_group(a.masked) = ?))`, s.ErrorGroup)
 	}
 }
 

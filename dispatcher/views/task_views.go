@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -140,6 +141,17 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		}
 
 		args = append(args, f.Limit)
+		if set := f.stateSet(); set != "" { // only those that are listed are looked up
+			newest := `SELECT o.task_id FROM (` + set + `) AS o`
+			if f.Before != uuid.Nil {
+				newest += fmt.Sprintf(" WHERE o.task_id < $%d", len(args)-1)
+			}
+			newest += fmt.Sprintf(" ORDER BY o.task_id DESC LIMIT $%d", len(args))
+			where = strings.Replace(where, within(set), within(newest), 1)
+		}
+		if f.onlyJob() { // whose tasks may be few among those of all jobs
+			where += " AND " + within(newestOfJobs(f.Before != uuid.Nil))
+		}
 		rows, err := tx.Query(ctx, `
 			SELECT `+taskColumns+`
 			FROM `+f.table()+` t
@@ -165,6 +177,24 @@ func (vs *Views) Tasks(ctx context.Context, caller authz.Caller, f TaskFilter) (
 		return nil, fmt.Errorf("list tasks: %w", err)
 	}
 	return tasks, nil
+}
+
+// onlyJob reports whether nothing but a job selects the tasks.
+func (f TaskFilter) onlyJob() bool {
+	return f.Job != "" && reflect.DeepEqual(f.TaskSelection, TaskSelection{DAG: f.DAG, Job: f.Job})
+}
+
+// newestOfJobs selects the newest tasks of origins, which are $2, from a small part of idx_tasks_job. The last
+// parameter is how many; before that comes the task that they are older than, if there is one.
+func newestOfJobs(before bool) string {
+	older, limit := "", "$3"
+	if before {
+		older, limit = "AND x.id < $3", "$4"
+	}
+	return `SELECT n.id FROM unnest($2::uuid[]) AS o(id)
+		CROSS JOIN LATERAL (SELECT x.id FROM task_outlines x WHERE x.org_id = $1 AND x.job_id = o.id ` + older + `
+			ORDER BY x.id DESC LIMIT ` + limit + `) AS n
+		ORDER BY n.id DESC LIMIT ` + limit
 }
 
 // show adds the names of the tasks' jobs, and removes what the caller may not read. A caller who may not see a dataset
