@@ -95,6 +95,8 @@ type TaskDetail struct {
 	Read  []TaskPart `json:"read,omitempty" doc:"The revisions that it reads, at most 200 of them"`
 	Made  []TaskPart `json:"made,omitempty" doc:"The revisions that it has made"`
 	Lease *Lease     `json:"lease,omitempty" doc:"Of a running task"`
+
+	Retired bool `json:"retired,omitempty" doc:"No version runs this definition of the job any more: a retry is refused"`
 }
 
 // taskColumns selects a found, from tasks or shown_tasks t, waiting w and leases l. A running task has its progress and
@@ -245,6 +247,9 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		if detail.Lease, err = leaseOf(ctx, tx, caller.OrgID, id); err != nil {
 			return err
 		}
+		if detail.Retired, err = retired(ctx, tx, caller.OrgID, id); err != nil {
+			return err
+		}
 		if err := vs.addParts(ctx, tx, caller, &detail); err != nil {
 			return err
 		}
@@ -261,6 +266,17 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		return TaskDetail{}, fmt.Errorf("task %s: %w", id, err)
 	}
 	return detail, nil
+}
+
+// retired reports whether no version runs the definition of a task's job any more.
+func retired(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (bool, error) {
+	var origin uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT job_id FROM tasks WHERE org_id = $1 AND id = $2`, org, id).Scan(&origin)
+	if err != nil {
+		return false, err
+	}
+	inWork, err := registry.OriginsInWork(ctx, tx, []uuid.UUID{origin})
+	return !inWork[origin], err
 }
 
 // TaskByID returns one task.

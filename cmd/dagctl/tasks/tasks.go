@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -145,6 +146,9 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	field("Kind", t.Kind)
 	field("Status", strings.TrimSpace(style.Status(t.Status)+" "+t.Reason))
 	field("Waiting", t.Waiting)
+	if t.Retired && tasks.Retryable(tasks.Status(t.Status), tasks.Reason(t.Reason)) {
+		field("Retry", "only by deploying its document again: no version runs this definition of its job any more")
+	}
 	field("Partition", cli.OneLine(t.Partition, 200))
 	field("Attempt", fmt.Sprintf("%d, %d of %d failed", t.Attempt, t.Failures, t.MaxAttempts))
 	field("Worker", t.Worker)
