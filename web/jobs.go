@@ -66,6 +66,9 @@ func (v jobView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Name }
 func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	ctx, now := r.Context(), clock.Now()
 	detail, err := s.Dispatcher.Views.Job(ctx, caller, r.PathValue("dag"), r.PathValue("job"))
+	if fault.Is(err, fault.NotFound) {
+		return s.formerJob(w, r, caller, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,6 +94,21 @@ func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 	return render(w, http.StatusOK, "job.html",
 		layout{Title: detail.DAG + "/" + detail.Name, Tab: "dags", Caller: caller, View: v})
+}
+
+// formerJob leads to the tasks of a job that only other versions have than the one shown. Where none has it, it returns
+// the error.
+func (s *Site) formerJob(w http.ResponseWriter, r *http.Request, caller authz.Caller, none error) error {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	former, err := s.Dispatcher.Views.FormerJob(r.Context(), caller, dagName, job)
+	if err != nil {
+		return err
+	}
+	if !former {
+		return none
+	}
+	http.Redirect(w, r, "/tasks?"+url.Values{"dag": {dagName}, "job": {job}}.Encode(), http.StatusSeeOther)
+	return nil
 }
 
 // addDefinition adds what the document says, for people.

@@ -227,7 +227,7 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status, "the page named fewer datasets")
 	do("/dags/readings/delete", url.Values{"typed": {"readings"}, "datasets": {"2"}})
 	got, _ := w.send(t, writer, http.MethodGet, "/dags/readings", "", nil)
-	require.Equal(t, http.StatusNotFound, got)
+	require.Equal(t, http.StatusSeeOther, got, "it leads to the last version")
 	require.Contains(t, buttons(w.page(t, writer, "/dags/readings/versions/3")), "Roll back to v3",
 		"the page of a version outlives its DAG")
 }

@@ -103,6 +103,16 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 	return detail, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
 }
 
+// FormerJob reports whether any version of a DAG, however old, has a job of that name.
+func (vs *Views) FormerJob(ctx context.Context, caller authz.Caller, dagName, name string) (former bool, err error) {
+	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		origins, err := vs.registry.Origins(ctx, tx, caller, dagName, name)
+		former = len(origins) > 0
+		return err
+	})
+	return former, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
+}
+
 func noJob(dagName, name string) error {
 	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, name).
 		WithHint("`dagctl status %s` lists the jobs", dagName)
