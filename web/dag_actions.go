@@ -19,7 +19,7 @@ import (
 )
 
 // addDAGActions adds what one can do to a DAG and its versions.
-func (s *Site) addDAGActions(api *authz.API) {
+func (s *Site) addDAGActions(api routes) {
 	deploys, operates := authz.To(authz.Deploy, authz.TheDAG), authz.To(authz.Operate, authz.TheDAG)
 	const version = "/dags/{dag}/versions/{version}"
 
@@ -191,6 +191,8 @@ func (s *Site) askPromote(r *http.Request, caller authz.Caller) (question, error
 	}
 	dag := r.PathValue("dag")
 	to, _ := versionIn(r)
+	said := fmt.Sprintf("v%d serves.", to)
+	q.done = &said
 	q.view.Action, q.view.Button = dagPath(dag, "versions", to, "promote"), fmt.Sprintf("Promote v%d", to)
 	q.view.Command = fmt.Sprintf("dagctl promote %s v%d", dag, to)
 	q.view.Effects = append(q.view.Effects, "Data that has arrived since it was ready is caught up with first. "+
@@ -198,7 +200,10 @@ func (s *Site) askPromote(r *http.Request, caller authz.Caller) (question, error
 
 	if q.do == nil {
 		q.do = func(f form) error {
-			_, err := s.Dispatcher.Builds.Promote(r.Context(), caller, dag, to, agreed(f).Consents()...)
+			v, err := s.Dispatcher.Builds.Promote(r.Context(), caller, dag, to, agreed(f).Consents()...)
+			if err == nil && v.Status != registry.Active {
+				*q.done = fmt.Sprintf("v%d is promoted: it serves as soon as it has caught up.", to)
+			}
 			return err
 		}
 	}
@@ -438,7 +443,7 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 		return q, err
 	}
 
-	q.title = "Rematerialize " + name
+	q.title, q.done = "Rematerialize "+name, new(string)
 	q.view = confirmView{Says: "It and everything downstream of it in its DAG is computed anew as a new version, " +
 		"beside what serves, which stays until that is ready.",
 		Action: dagPath(dag, "rematerialize"), Hidden: []hiddenField{{"dataset", name}}, Button: "Rematerialize",
@@ -453,8 +458,11 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 	}
 	q.do = func(f form) error {
 		a := agreed(f)
-		_, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{
+		made, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{
 			CancelTasks: a.CancelTasks, AllowBreaking: a.AllowBreaking, AllowRemovals: a.AllowRemovals})
+		if err == nil {
+			*q.done = fmt.Sprintf("%s is being computed anew: v%d of %s.", name, made[0].Version.Number, dag)
+		}
 		return err
 	}
 	return q, nil
