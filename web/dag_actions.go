@@ -443,11 +443,16 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 		return q, err
 	}
 
+	base := 0
+	if dry[0].Plan.Base != nil {
+		base = *dry[0].Plan.Base
+	}
 	q.title, q.done = "Rematerialize "+name, new(string)
 	q.view = confirmView{Says: "It and everything downstream of it in its DAG is computed anew as a new version, " +
 		"beside what serves, which stays until that is ready.",
-		Action: dagPath(dag, "rematerialize"), Hidden: []hiddenField{{"dataset", name}}, Button: "Rematerialize",
-		Back: dagPath(dag), Command: "dagctl rematerialize " + name}
+		Action: dagPath(dag, "rematerialize"), Button: "Rematerialize",
+		Hidden: []hiddenField{{"dataset", name}, {"base", strconv.Itoa(base)}},
+		Back:   dagPath(dag), Command: "dagctl rematerialize " + name}
 	for _, m := range dry {
 		boxes, says := agreement(m.Plan.Findings, m.Plan.Cancels)
 		q.view.Agree, q.view.Effects = append(q.view.Agree, boxes...), append(q.view.Effects, says...)
@@ -457,8 +462,13 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 		q.view.Tables = append(q.view.Tables, planTable(m.Plan.Changes))
 	}
 	q.do = func(f form) error {
+		seen, err := strconv.Atoi(f.Get("base"))
+		if err != nil {
+			return fault.New(fault.Invalid, "the form does not say which version served when its page was made").
+				WithHint("load the page again, and send its form whole")
+		}
 		a := agreed(f)
-		made, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{
+		made, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{Base: &seen,
 			CancelTasks: a.CancelTasks, AllowBreaking: a.AllowBreaking, AllowRemovals: a.AllowRemovals})
 		if err == nil {
 			*q.done = fmt.Sprintf("%s is being computed anew: v%d of %s.", name, made[0].Version.Number, dag)

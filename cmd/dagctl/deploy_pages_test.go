@@ -208,7 +208,10 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	again := w.page(t, writer, "/dags/readings/rematerialize?dataset=daily_highest")
 	require.Contains(t, text(again), "Rematerialize daily_highest")
 	require.Equal(t, []string{"daily_highest", "rebuild", "forced", "2"}, rows(again, 0)[1][:4])
-	do("/dags/readings/rematerialize?dataset=daily_highest", url.Values{"dataset": {"daily_highest"}})
+	w.refuses(t, writer, "/dags/readings/rematerialize?dataset=daily_highest", url.Values{
+		"dataset": {"daily_highest"}, "base": {"7"}}, http.StatusConflict, "the plan is stale")
+	do("/dags/readings/rematerialize?dataset=daily_highest", url.Values{"dataset": {"daily_highest"},
+		"base": {fieldValue(again, "base")}})
 	eventually(t, "v3 serves", func() (bool, error) {
 		return strings.Contains(text(w.page(t, writer, "/dags/readings")), "Active v3"), nil
 	})

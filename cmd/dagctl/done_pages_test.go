@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -99,4 +100,14 @@ func TestAPageSaysWhatWasDone(t *testing.T) {
 
 	b.Open(w.url + "/dags/readings/jobs/note?done=Your+account+is+locked&said=x")
 	require.NotContains(t, b.Text("body"), "Your account")
+}
+
+// fieldValue returns the value of a field of the page's form.
+func fieldValue(page *html.Node, name string) string {
+	for _, input := range all(page, "input") {
+		if attribute(input, "name") == name {
+			return attribute(input, "value")
+		}
+	}
+	return ""
 }
