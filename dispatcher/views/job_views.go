@@ -122,7 +122,12 @@ func noJob(dagName, name string) error {
 func (vs *Views) addStanding(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, d registry.DAG, j *JobDetail,
 ) error {
-	counts, err := countTasks(ctx, tx, caller.OrgID, []uuid.UUID{j.Origin}, clock.Now().Add(-Lately), CompletedAtMost)
+	since := clock.Now().Add(-Lately)
+	counts, err := countTasks(ctx, tx, caller.OrgID, []uuid.UUID{j.Origin}, since, CompletedAtMost)
+	if err != nil {
+		return err
+	}
+	former, err := doneBefore(ctx, tx, caller.OrgID, d.Name, since)
 	if err != nil {
 		return err
 	}
@@ -131,6 +136,7 @@ func (vs *Views) addStanding(
 		return err
 	}
 	j.Tasks, j.Paused = counts[j.Origin], tasks.WidestPause(pauses, d.Name, j.Name)
+	j.Tasks.Completed += former[j.Name]
 
 	withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(d))
 	if err != nil {
