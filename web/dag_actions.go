@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -57,12 +58,7 @@ func versionIn(r *http.Request) (int, error) {
 }
 
 // count returns a number of things in words.
-func count(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return number(n) + " " + noun + "s"
-}
+func count(n int64, noun string) string { return number(n) + " " + plural.Word(n, noun, noun+"s") }
 
 // The fields of consents, as the API names them.
 const (
@@ -304,8 +300,8 @@ func (s *Site) askDelete(r *http.Request, caller authz.Caller) (q question, err 
 	q.view.Hidden = []hiddenField{{"datasets", fmt.Sprint(len(plan.Datasets))}}
 	q.do = func(f form) error {
 		if f.Get("datasets") != fmt.Sprint(len(plan.Datasets)) {
-			return fault.New(fault.Conflict, "%s has %d datasets now, and the page that was sent named another number",
-				dag, len(plan.Datasets)).WithHint("look at what would go now")
+			return fault.New(fault.Conflict, "%s has %s now, and the page that was sent named another number",
+				dag, plural.Of(len(plan.Datasets), "dataset")).WithHint("look at what would go now")
 		}
 		_, err := s.Dispatcher.Upkeep.DeleteDAG(r.Context(), caller, dag, agreed(f).Consents(), clock.Now())
 		return err

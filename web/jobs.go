@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 )
@@ -291,8 +292,9 @@ func (s *Site) askPauseJob(r *http.Request, caller authz.Caller) (q question, er
 	name := dagName + "/" + job
 	q.title = "Pause " + name
 	q.view = confirmView{Says: "No task of it begins. The pause outlasts deploys and rollbacks.",
-		Effects: []string{fmt.Sprintf("%d queued tasks wait until somebody resumes it.", detail.Tasks.Queued),
-			fmt.Sprintf("%d running tasks finish.", detail.Tasks.Running)},
+		Effects: []string{plural.Or(detail.Tasks.Queued, "queued task waits", "queued tasks wait") +
+			" until somebody resumes it.",
+			plural.Or(detail.Tasks.Running, "running task finishes.", "running tasks finish.")},
 		Action: r.URL.Path, Button: "Pause", Back: jobPath(dagName, job),
 		Fields:  []askedField{{Label: "Reason", Name: "reason", Required: true}},
 		Command: "dagctl pause " + name + ` --reason "…"`}
@@ -321,7 +323,7 @@ func (s *Site) askResumeJob(r *http.Request, caller authz.Caller) (q question, e
 
 	q.title = "Resume " + dagName + "/" + job
 	q.view = confirmView{Says: "Its tasks begin again.", Action: r.URL.Path, Button: "Resume",
-		Effects: []string{fmt.Sprintf("%d queued tasks go on.", detail.Tasks.Queued)},
+		Effects: []string{plural.Or(detail.Tasks.Queued, "queued task goes on.", "queued tasks go on.")},
 		Back:    jobPath(dagName, job), Command: "dagctl resume " + dagName + "/" + job}
 	if p := detail.Paused; p != nil && p.Job == job {
 		q.view.Says = fmt.Sprintf("%s paused it %s: %s", p.Actor, ago(clock.Now(), p.At), p.Reason)

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // verbDoes says what a verb does to one task.
@@ -162,9 +163,11 @@ func (s *Site) askBulk(r *http.Request, caller authz.Caller) (q question, err er
 		return q, err
 	}
 
-	q.do, q.title = do, fmt.Sprintf("%s %s tasks", capital(verb), number(matched))
+	q.do, q.title = do, capital(verb)+" "+count(matched, "task")
 	q.view = confirmView{Says: "Each: " + verbDoes[verb],
-		Effects: []string{fmt.Sprintf("%s tasks match the filter now, and the verb fits them.", number(matched)),
+		Effects: []string{number(matched) + " " + plural.Word(matched,
+			"task matches the filter now, and the verb fits it.",
+			"tasks match the filter now, and the verb fits them."),
 			"Tasks that change before their turn are left out."},
 		Action: r.URL.Path, Hidden: allFields(selection, matched), Fields: reasonFields(verb), Button: q.title,
 		Danger: verb != control.VerbRetry, Back: "/tasks?" + selectionQuery(selection),
@@ -215,7 +218,8 @@ func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string, selectio
 				WithHint("load the page again, and send its form whole")
 		}
 		if found.Matched > said {
-			return fault.New(fault.Conflict, "%d tasks match now, and the page said %d", found.Matched, said).
+			return fault.New(fault.Conflict, "%s now, and the page said %d",
+				plural.Or(found.Matched, "task matches", "tasks match"), said).
 				WithHint("look at them, and decide again")
 		}
 		b, err := start(control.BulkRequest{Reason: reason})
@@ -260,6 +264,9 @@ func (s *Site) askToDecide(verb string) ask {
 			Says:   "Readers see the revision although its checks have not passed it, and its consumers run.",
 			Command: fmt.Sprintf("dagctl datasets %s %s --partition %s --reason %q", verb, d.Name, partition,
 				"…")}
+		if version != "" {
+			q.view.Command += " --version " + version
+		}
 		if verb == "reject" {
 			q.view.Says = "Readers never see this revision. They keep what they have."
 		}
