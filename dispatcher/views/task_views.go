@@ -261,8 +261,10 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		if detail.Lease, err = leaseOf(ctx, tx, caller.OrgID, id); err != nil {
 			return err
 		}
-		if detail.Retired, err = retired(ctx, tx, caller.OrgID, id); err != nil {
-			return err
+		if readable {
+			if detail.Retired, err = retired(ctx, tx, caller.OrgID, id); err != nil {
+				return err
+			}
 		}
 		if err := vs.addParts(ctx, tx, caller, &detail); err != nil {
 			return err
