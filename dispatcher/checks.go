@@ -17,7 +17,6 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -363,7 +362,7 @@ func recordAhead(
 		if result.Failed += r.Name + ": "; r.Error != "" {
 			result.Failed += r.Error
 		} else {
-			result.Failed += plural.Of(r.Failures, "row")
+			result.Failed += fmt.Sprintf("%d rows", r.Failures)
 		}
 	}
 
