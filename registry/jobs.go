@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -313,6 +314,35 @@ func OriginsInWork(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uui
 	var origin uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&origin}, func() error { inWork[origin] = true; return nil })
 	return inWork, err
+}
+
+// FormerOrigins returns, by the names of a DAG's jobs, the other origins that these had in versions which were given up
+// or replaced at since or later. It relies on the unique key (org_id, dag_name, number) of dag_versions.
+func FormerOrigins(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, since time.Time,
+) (map[string][]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT j.name, j.origin_job_id FROM dag_versions v
+		JOIN jobs j ON j.dag_version_id = v.id
+		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.ended_at >= $3
+		  AND v.status NOT IN ('Active', 'Building', 'Ready')
+		  AND NOT EXISTS (SELECT FROM jobs n JOIN dag_versions w ON w.id = n.dag_version_id
+		                  WHERE n.origin_job_id = j.origin_job_id AND w.status IN ('Active', 'Building', 'Ready'))`,
+		org, dagName, since)
+	if err != nil {
+		return nil, fmt.Errorf("former origins of %s: %w", dagName, err)
+	}
+
+	former := map[string][]uuid.UUID{}
+	var (
+		name   string
+		origin uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&name, &origin}, func() error {
+		former[name] = append(former[name], origin)
+		return nil
+	})
+	return former, err
 }
 
 // InputGeneration is the generation that an input reads at a given moment, and how it is partitioned.

@@ -89,6 +89,8 @@ type Deployment struct {
 
 	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers of the datasets have to know"`
 	Cancels  []CanceledQueue    `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
+
+	Was Status `json:"-"` // what a version that is built again was before; empty where none is
 }
 
 // Change says what a deploy does to one dataset, and why.

@@ -27,7 +27,8 @@ func NewAccess(id *identity.Identity, vault *authz.Vault) (*Access, error) {
 }
 
 // AddRoutes adds the pages to an API.
-func (a *Access) AddRoutes(api *authz.API) {
+func (a *Access) AddRoutes(all *authz.API) {
+	api := routes{all}
 	api.HandlePage(authz.Admin, "GET /users", a.users)
 	api.HandlePage(authz.Admin, "POST /users", a.inviteUser)
 	api.HandlePage(authz.Admin, "GET /users/{user}", a.user)

@@ -26,7 +26,7 @@ type backfillsView struct {
 }
 
 // addBackfillPages adds the pages of backfills.
-func (s *Site) addBackfillPages(api *authz.API) {
+func (s *Site) addBackfillPages(api routes) {
 	operates := authz.To(authz.Operate, authz.TheDAG)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/backfills", s.backfills)
 	action(api, operates, "/dags/{dag}/backfill", "dags", s.askBackfill)
@@ -90,7 +90,7 @@ func (s *Site) askBackfill(r *http.Request, caller authz.Caller) (q question, er
 		"all":    "Partitions that exist are computed again, too."}
 	propagate := map[string]string{"none": "Consumers do not follow.", "once": "Consumers follow once, at the end.",
 		"each": "Consumers follow each partition."}
-	q.title = fmt.Sprintf("Backfill %s/%s", dag, request.Job)
+	q.title, q.done = fmt.Sprintf("Backfill %s/%s", dag, request.Job), new(string)
 	q.view = confirmView{
 		Says: fmt.Sprintf("%s from %s to %s would be computed, %d at once, after live work and builds.",
 			count(int64(dry.Pending), "partition"), request.From, request.To, request.Concurrency),
@@ -105,7 +105,9 @@ func (s *Site) askBackfill(r *http.Request, caller authz.Caller) (q question, er
 	q.view.Hidden = append(q.view.Hidden, hiddenField{"to", request.To})
 	q.do = func(form) error {
 		request.DryRun = false
-		_, err := s.Dispatcher.Control.StartBackfill(r.Context(), caller, dag, request, clock.Now())
+		b, err := s.Dispatcher.Control.StartBackfill(r.Context(), caller, dag, request, clock.Now())
+		*q.done = fmt.Sprintf("The backfill of %s/%s has begun, with %s.", dag, request.Job,
+			count(int64(b.Pending), "partition"))
 		return err
 	}
 	return q, nil

@@ -93,6 +93,7 @@ type question struct {
 	view  confirmView
 	do    func(f form) error
 	to    *string // where it leads, which do sets; nil: back
+	done  *string // what was done, which do sets; nil: what the title says
 }
 
 // ask finds out what an action would do.
@@ -101,7 +102,7 @@ type ask func(r *http.Request, caller authz.Caller) (question, error)
 // action adds the two routes of an action: GET asks, POST does it and goes back to where the person was, which the
 // field `back` says, or else the question. What ask finds out is found out again on POST, so that what has
 // become impossible meanwhile is refused.
-func action(api *authz.API, rule authz.Rule, path, tab string, ask ask) {
+func action(api routes, rule authz.Rule, path, tab string, ask ask) {
 	page := func(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 		f, err := readForm(r)
 		if err != nil {
@@ -124,6 +125,11 @@ func action(api *authz.API, rule authz.Rule, path, tab string, ask ask) {
 		if err != nil {
 			return confirm(w, caller, tab, q.title, err, q.view.filled(f))
 		}
+		done := "Done: " + strings.ToLower(q.title[:1]) + q.title[1:] + "."
+		if q.done != nil {
+			done = *q.done
+		}
+		tell(w, r, caller, done)
 		to := q.view.Back
 		if q.to != nil {
 			to = *q.to

@@ -13,13 +13,14 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // addDAGActions adds what one can do to a DAG and its versions.
-func (s *Site) addDAGActions(api *authz.API) {
+func (s *Site) addDAGActions(api routes) {
 	deploys, operates := authz.To(authz.Deploy, authz.TheDAG), authz.To(authz.Operate, authz.TheDAG)
 	const version = "/dags/{dag}/versions/{version}"
 
@@ -57,12 +58,7 @@ func versionIn(r *http.Request) (int, error) {
 }
 
 // count returns a number of things in words.
-func count(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return number(n) + " " + noun + "s"
-}
+func count(n int64, noun string) string { return number(n) + " " + plural.Word(n, noun, noun+"s") }
 
 // The fields of consents, as the API names them.
 const (
@@ -191,6 +187,8 @@ func (s *Site) askPromote(r *http.Request, caller authz.Caller) (question, error
 	}
 	dag := r.PathValue("dag")
 	to, _ := versionIn(r)
+	said := fmt.Sprintf("v%d serves.", to)
+	q.done = &said
 	q.view.Action, q.view.Button = dagPath(dag, "versions", to, "promote"), fmt.Sprintf("Promote v%d", to)
 	q.view.Command = fmt.Sprintf("dagctl promote %s v%d", dag, to)
 	q.view.Effects = append(q.view.Effects, "Data that has arrived since it was ready is caught up with first. "+
@@ -198,7 +196,10 @@ func (s *Site) askPromote(r *http.Request, caller authz.Caller) (question, error
 
 	if q.do == nil {
 		q.do = func(f form) error {
-			_, err := s.Dispatcher.Builds.Promote(r.Context(), caller, dag, to, agreed(f).Consents()...)
+			v, err := s.Dispatcher.Builds.Promote(r.Context(), caller, dag, to, agreed(f).Consents()...)
+			if err == nil && v.Status != registry.Active {
+				*q.done = fmt.Sprintf("v%d is promoted: it serves as soon as it has caught up.", to)
+			}
 			return err
 		}
 	}
@@ -299,8 +300,8 @@ func (s *Site) askDelete(r *http.Request, caller authz.Caller) (q question, err 
 	q.view.Hidden = []hiddenField{{"datasets", fmt.Sprint(len(plan.Datasets))}}
 	q.do = func(f form) error {
 		if f.Get("datasets") != fmt.Sprint(len(plan.Datasets)) {
-			return fault.New(fault.Conflict, "%s has %d datasets now, and the page that was sent named another number",
-				dag, len(plan.Datasets)).WithHint("look at what would go now")
+			return fault.New(fault.Conflict, "%s has %s now, and the page that was sent named another number",
+				dag, plural.Of(len(plan.Datasets), "dataset")).WithHint("look at what would go now")
 		}
 		_, err := s.Dispatcher.Upkeep.DeleteDAG(r.Context(), caller, dag, agreed(f).Consents(), clock.Now())
 		return err
@@ -438,11 +439,16 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 		return q, err
 	}
 
-	q.title = "Rematerialize " + name
+	base := 0
+	if dry[0].Plan.Base != nil {
+		base = *dry[0].Plan.Base
+	}
+	q.title, q.done = "Rematerialize "+name, new(string)
 	q.view = confirmView{Says: "It and everything downstream of it in its DAG is computed anew as a new version, " +
 		"beside what serves, which stays until that is ready.",
-		Action: dagPath(dag, "rematerialize"), Hidden: []hiddenField{{"dataset", name}}, Button: "Rematerialize",
-		Back: dagPath(dag), Command: "dagctl rematerialize " + name}
+		Action: dagPath(dag, "rematerialize"), Button: "Rematerialize",
+		Hidden: []hiddenField{{"dataset", name}, {"base", strconv.Itoa(base)}},
+		Back:   dagPath(dag), Command: "dagctl rematerialize " + name}
 	for _, m := range dry {
 		boxes, says := agreement(m.Plan.Findings, m.Plan.Cancels)
 		q.view.Agree, q.view.Effects = append(q.view.Agree, boxes...), append(q.view.Effects, says...)
@@ -452,9 +458,17 @@ func (s *Site) askRematerialize(r *http.Request, caller authz.Caller) (q questio
 		q.view.Tables = append(q.view.Tables, planTable(m.Plan.Changes))
 	}
 	q.do = func(f form) error {
+		seen, err := strconv.Atoi(f.Get("base"))
+		if err != nil {
+			return fault.New(fault.Invalid, "the form does not say which version served when its page was made").
+				WithHint("load the page again, and send its form whole")
+		}
 		a := agreed(f)
-		_, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{
+		made, err := s.Deployer.Rematerialize(r.Context(), caller, name, deploy.RematerializeRequest{Base: &seen,
 			CancelTasks: a.CancelTasks, AllowBreaking: a.AllowBreaking, AllowRemovals: a.AllowRemovals})
+		if err == nil {
+			*q.done = fmt.Sprintf("%s is being computed anew: v%d of %s.", name, made[0].Version.Number, dag)
+		}
 		return err
 	}
 	return q, nil

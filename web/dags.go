@@ -49,6 +49,9 @@ const versionsShown = 25
 func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	name := r.PathValue("dag")
 	detail, err := s.Dispatcher.Views.DAG(r.Context(), caller, name)
+	if fault.Is(err, fault.NotFound) {
+		return s.lastVersion(w, r, caller, name, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -84,6 +87,22 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Live: follow("dag", name),
 		Caller: caller, View: v})
+}
+
+// lastVersion leads to the last version of a DAG that has none to show, because all were abandoned or it was deleted.
+// Where there was no version either, it returns the error.
+func (s *Site) lastVersion(
+	w http.ResponseWriter, r *http.Request, caller authz.Caller, name string, none error,
+) error {
+	versions, err := s.Deployer.History(r.Context(), caller, name, 0, 1)
+	if fault.Is(err, fault.NotFound) || err == nil && len(versions) == 0 {
+		return none
+	}
+	if err != nil {
+		return err
+	}
+	http.Redirect(w, r, dagPath(name, "versions", versions[0].Number), http.StatusSeeOther)
+	return nil
 }
 
 // previous returns the version that a DAG can be rolled back to at once; 0 if there is none.

@@ -43,7 +43,8 @@ func (s *Site) askDead(verb string) ask {
 		if selection.ErrorGroup == "" {
 			return q, fault.New(fault.Invalid, "the form names no error group").WithHint("use the buttons on the page")
 		}
-		matched, do, err := s.toAll(r, caller, verb, selection)
+		q.done = new(string)
+		matched, do, err := s.toAll(r, caller, verb, selection, q.done)
 		if err != nil {
 			return q, err
 		}
@@ -70,6 +71,7 @@ func deadQuestion(verb string, n int64) (title string, v confirmView) {
 			Command: "dagctl tasks skip" + which + " --reason REASON"}
 	}
 	return "Retry " + count(n, "dead task"), confirmView{
-		Says:   "Each is queued again with all its attempts. What fails again is back on the page of dead letters.",
-		Button: "Retry " + count(n, "task"), Command: "dagctl tasks retry" + which}
+		Says:    "Each is queued again with all its attempts. What fails again is back on the page of dead letters.",
+		Effects: []string{whatRetryFits},
+		Button:  "Retry " + count(n, "task"), Command: "dagctl tasks retry" + which}
 }

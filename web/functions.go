@@ -26,7 +26,8 @@ var functions = template.FuncMap{
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown.HTML, "summary": markdown.Summary,
 	"changes": Changes, "jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
 	"sourcePath": sourcePath, "tasksOf": tasksOf, "bulksOf": bulksOf, "checksOf": checksOf, "took": took,
-	"dagPath": dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,
+	"tookTask": tookTask,
+	"dagPath":  dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,
 	"estimatedSize": estimatedSize, "meeting": meeting, "number64": func(n int) string { return number(int64(n)) },
 	"differs": func(action string) bool {
 		return action != deploy.Reuse && action != deploy.Create && action != deploy.Remove
@@ -74,6 +75,15 @@ func checksOf(now time.Time, checks []catalog.Check) checkTable { return checkTa
 
 // took returns how long an attempt took; "" while it runs.
 func took(a views.Attempt) string { return between(&a.StartedAt, a.EndedAt) }
+
+// tookTask returns how long the last attempt at a task ran; "" where the task does not tell.
+func tookTask(t views.Task) string {
+	d, ended := t.Took()
+	if !ended {
+		return ""
+	}
+	return rough(d)
+}
 
 // actorPath returns the path of an actor's page; empty for what has none.
 func actorPath(actor string) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/why"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 )
@@ -71,6 +72,9 @@ func (v jobView) Own() bool { return v.Paused != nil && v.Paused.Job == v.Name }
 func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	ctx, now := r.Context(), clock.Now()
 	detail, err := s.Dispatcher.Views.Job(ctx, caller, r.PathValue("dag"), r.PathValue("job"))
+	if fault.Is(err, fault.NotFound) {
+		return s.formerJob(w, r, caller, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -99,6 +103,21 @@ func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 	return render(w, http.StatusOK, "job.html",
 		layout{Title: detail.DAG + "/" + detail.Name, Tab: "dags", Caller: caller, View: v})
+}
+
+// formerJob leads to the tasks of a job that only other versions have than the one shown. Where none has it, it returns
+// the error.
+func (s *Site) formerJob(w http.ResponseWriter, r *http.Request, caller authz.Caller, none error) error {
+	dagName, job := r.PathValue("dag"), r.PathValue("job")
+	former, err := s.Dispatcher.Views.FormerJob(r.Context(), caller, dagName, job)
+	if err != nil {
+		return err
+	}
+	if !former {
+		return none
+	}
+	http.Redirect(w, r, "/tasks?"+url.Values{"dag": {dagName}, "job": {job}}.Encode(), http.StatusSeeOther)
+	return nil
 }
 
 // addDefinition adds what the document says, for people.
@@ -281,8 +300,9 @@ func (s *Site) askPauseJob(r *http.Request, caller authz.Caller) (q question, er
 	name := dagName + "/" + job
 	q.title = "Pause " + name
 	q.view = confirmView{Says: "No task of it begins. The pause outlasts deploys and rollbacks.",
-		Effects: []string{fmt.Sprintf("%d queued tasks wait until somebody resumes it.", detail.Tasks.Queued),
-			fmt.Sprintf("%d running tasks finish.", detail.Tasks.Running)},
+		Effects: []string{plural.Or(detail.Tasks.Queued, "queued task waits", "queued tasks wait") +
+			" until somebody resumes it.",
+			plural.Or(detail.Tasks.Running, "running task finishes.", "running tasks finish.")},
 		Action: r.URL.Path, Button: "Pause", Back: jobPath(dagName, job),
 		Fields:  []askedField{{Label: "Reason", Name: "reason", Required: true}},
 		Command: "dagctl pause " + name + ` --reason "…"`}
@@ -311,7 +331,7 @@ func (s *Site) askResumeJob(r *http.Request, caller authz.Caller) (q question, e
 
 	q.title = "Resume " + dagName + "/" + job
 	q.view = confirmView{Says: "Its tasks begin again.", Action: r.URL.Path, Button: "Resume",
-		Effects: []string{fmt.Sprintf("%d queued tasks go on.", detail.Tasks.Queued)},
+		Effects: []string{plural.Or(detail.Tasks.Queued, "queued task goes on.", "queued tasks go on.")},
 		Back:    jobPath(dagName, job), Command: "dagctl resume " + dagName + "/" + job}
 	if p := detail.Paused; p != nil && p.Job == job {
 		q.view.Says = fmt.Sprintf("%s paused it %s: %s", p.Actor, ago(clock.Now(), p.At), p.Reason)

@@ -48,7 +48,7 @@ type actionCount struct {
 }
 
 // addPlanPages adds the pages of plans.
-func (s *Site) addPlanPages(api *authz.API) {
+func (s *Site) addPlanPages(api routes) {
 	plans := authz.To(authz.Plan, authz.TheDAG)
 	api.HandlePage(authz.To(authz.Plan, authz.InBody), "GET /plan", s.planForm)
 	api.HandlePage(authz.To(authz.Plan, authz.InBody), "POST /plan", s.plan)
@@ -212,6 +212,7 @@ func (s *Site) deploy(w http.ResponseWriter, r *http.Request, caller authz.Calle
 	if err != nil {
 		return s.showPlan(w, r, caller, v, f, err)
 	}
+	tell(w, r, caller, fmt.Sprintf("Deployed as v%d.", deployed.Version.Number))
 	http.Redirect(w, r, dagPath(v.DAG, "versions", deployed.Version.Number), http.StatusSeeOther)
 	return nil
 }

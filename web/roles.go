@@ -52,6 +52,7 @@ func (a *Access) afterRole(w http.ResponseWriter, r *http.Request, caller authz.
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The org roles are changed.")
 	http.Redirect(w, r, "/roles", http.StatusSeeOther)
 	return nil
 }

@@ -72,6 +72,7 @@ func (a *Access) setSecret(w http.ResponseWriter, r *http.Request, caller authz.
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The secret "+name+" is stored.")
 	http.Redirect(w, r, secretPath(name), http.StatusSeeOther)
 	return nil
 }
@@ -113,6 +114,7 @@ func (a *Access) bindSecret(w http.ResponseWriter, r *http.Request, caller authz
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The bindings are changed.")
 	http.Redirect(w, r, secretPath(r.PathValue("name")), http.StatusSeeOther)
 	return nil
 }

@@ -95,7 +95,7 @@ func (s *Site) source(w http.ResponseWriter, r *http.Request, caller authz.Calle
 		switch detail.Kind {
 		case "cron":
 			v.When, v.Zone = fmt.Sprintf("at %s in %s", d.Cron, d.Timezone), d.Timezone
-			if d.Catchup {
+			if d.Catchup && d.Start == "" {
 				v.When += "; missed times are made up for"
 			}
 		case "poll":

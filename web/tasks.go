@@ -78,6 +78,7 @@ type taskView struct {
 	Title     string
 	Timeline  *timeline // of its attempts
 	MayRetry  bool
+	Stuck     bool // it would be retried, but no version runs its definition
 	MayCancel bool
 	MaySkip   bool
 	MayDecide bool            // over what it made and readers do not see
@@ -100,9 +101,11 @@ func (s *Site) task(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 	}
 
 	may := caller.May(authz.Operate, authz.OnDAG(detail.DAG))
+	retryable := tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason))
 	v := taskView{
 		TaskDetail: detail,
-		MayRetry:   may && tasks.Retryable(tasks.Status(detail.Status), tasks.Reason(detail.Reason)),
+		MayRetry:   may && retryable && !detail.Retired,
+		Stuck:      retryable && detail.Retired,
 		MayCancel:  may && (detail.Status == "Queued" || detail.Status == "Running" || detail.Status == "Failed"),
 		MaySkip:    may && detail.Status == "Failed" && detail.Kind != "check",
 		MayDecide:  caller.Administers(),

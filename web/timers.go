@@ -84,6 +84,7 @@ func (s *Site) createTimer(w http.ResponseWriter, r *http.Request, caller authz.
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The timer of "+wanted.DAG+"/"+wanted.Job+" is set.")
 	http.Redirect(w, r, "/timers", http.StatusSeeOther)
 	return nil
 }

@@ -109,6 +109,7 @@ func (a *Access) revokeToken(w http.ResponseWriter, r *http.Request, caller auth
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The token is revoked.")
 	http.Redirect(w, r, "/tokens", http.StatusSeeOther)
 	return nil
 }

@@ -65,6 +65,7 @@ func (a *Access) addRule(w http.ResponseWriter, r *http.Request, caller authz.Ca
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "The rule "+v.Added.Name+" is added.")
 	http.Redirect(w, r, "/trust", http.StatusSeeOther)
 	return nil
 }
@@ -105,6 +106,7 @@ func (a *Access) removeRule(w http.ResponseWriter, r *http.Request, caller authz
 	if err := a.Identity.DeleteRule(r.Context(), caller, r.PathValue("rule")); err != nil {
 		return err
 	}
+	tell(w, r, caller, "The rule "+r.PathValue("rule")+" is removed.")
 	http.Redirect(w, r, "/trust", http.StatusSeeOther)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 
 	"github.com/dagctl/dagctl/authz"
@@ -57,6 +58,7 @@ func (a *Access) inviteUser(w http.ResponseWriter, r *http.Request, caller authz
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, called(user)+" is invited.")
 	http.Redirect(w, r, userPath(user.ID.String()), http.StatusSeeOther)
 	return nil
 }
@@ -121,6 +123,7 @@ func (a *Access) changeUser(w http.ResponseWriter, r *http.Request, caller authz
 	if err != nil {
 		return err
 	}
+	tell(w, r, caller, "What this user may do is changed.")
 	http.Redirect(w, r, userPath(r.PathValue("user")), http.StatusSeeOther)
 	return nil
 }
@@ -132,6 +135,10 @@ func (a *Access) disable(yes bool) func(context.Context, authz.Caller, string) e
 		return err
 	}
 }
+
+// userDone says what was done to a user, by the last part of the path.
+var userDone = map[string]string{"disable": "The user is disabled.", "enable": "The user is enabled again.",
+	"sign-out": "The user is signed out everywhere.", "remove": "The user is removed."}
 
 // actOnUser does something to the user that the path names, and shows the user after it; all users if there is no such
 // user any more.
@@ -147,10 +154,11 @@ func (a *Access) actOnUser(act func(ctx context.Context, caller authz.Caller, na
 			return err
 		}
 
-		next := userPath(name)
+		next, done := userPath(name), userDone[path.Base(r.URL.Path)]
 		if strings.HasSuffix(r.URL.Path, "/remove") {
 			next = "/users"
 		}
+		tell(w, r, caller, done)
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // verbDoes says what a verb does to one task.
@@ -24,6 +25,10 @@ var verbDoes = map[string]string{
 	control.VerbSkip: "It is given up: a build that waits for its partition goes on without it. The same work does " +
 		"not get another task; new input does.",
 }
+
+// verbDone says what was done to tasks.
+var verbDone = map[string]string{control.VerbRetry: "retried", control.VerbCancel: "canceled, or asked to end",
+	control.VerbSkip: "skipped"}
 
 // reasonFields returns the field for the reason, where a verb takes one.
 func reasonFields(verb string) []askedField {
@@ -57,7 +62,7 @@ func (s *Site) askTask(verb string) ask {
 			return q, err
 		}
 
-		q.title = capital(verb) + " " + taskTitle(t)
+		q.title, q.done = capital(verb)+" "+taskTitle(t), new(string)
 		q.view = confirmView{Says: verbDoes[verb], Effects: standing(t), Action: r.URL.Path,
 			Fields: reasonFields(verb), Button: capital(verb), Danger: verb != control.VerbRetry,
 			Back: "/tasks/" + id.String(), Command: "dagctl tasks " + verb + " " + id.String()}
@@ -66,11 +71,27 @@ func (s *Site) askTask(verb string) ask {
 			if err != nil {
 				return err
 			}
-			_, err = s.Dispatcher.Control.Do(r.Context(), caller, id, control.Act{Verb: verb, Reason: reason}, "")
+			after, err := s.Dispatcher.Control.Do(r.Context(), caller, id, control.Act{Verb: verb, Reason: reason}, "")
+			*q.done = taskDone(verb, after)
 			return err
 		}
 		return q, nil
 	}
+}
+
+// taskDone says what a verb has made of a task.
+func taskDone(verb string, t views.Task) string {
+	switch {
+	case verb == control.VerbRetry && tasks.Reason(t.Reason) == tasks.ReasonMerged:
+		return "Another task of the same work is queued already, and does it."
+	case verb == control.VerbRetry:
+		return "The task is queued again, with all its attempts."
+	case verb == control.VerbSkip:
+		return "The task is skipped."
+	case t.Status == string(tasks.Running):
+		return "The task was asked to end: it does as soon as its worker reports."
+	}
+	return "The task is canceled."
 }
 
 // standing says how a task stands.
@@ -136,30 +157,40 @@ func (s *Site) askBulk(r *http.Request, caller authz.Caller) (q question, err er
 		return q, fault.New(fault.NotFound, "tasks can be retried, canceled and skipped, and not %q", verb)
 	}
 	selection := selectionOf(r.Form)
-	matched, do, err := s.toAll(r, caller, verb, selection)
+	q.done = new(string)
+	matched, do, err := s.toAll(r, caller, verb, selection, q.done)
 	if err != nil {
 		return q, err
 	}
 
-	q.do, q.title = do, fmt.Sprintf("%s %s tasks", capital(verb), number(matched))
+	q.do, q.title = do, capital(verb)+" "+count(matched, "task")
 	q.view = confirmView{Says: "Each: " + verbDoes[verb],
-		Effects: []string{fmt.Sprintf("%s tasks match the filter now, and the verb fits them.", number(matched)),
+		Effects: []string{number(matched) + " " + plural.Word(matched,
+			"task matches the filter now, and the verb fits it.",
+			"tasks match the filter now, and the verb fits them."),
 			"Tasks that change before their turn are left out."},
 		Action: r.URL.Path, Hidden: allFields(selection, matched), Fields: reasonFields(verb), Button: q.title,
 		Danger: verb != control.VerbRetry, Back: "/tasks?" + selectionQuery(selection),
 		Command: "dagctl tasks " + verb + selectionFlags(selection)}
+	if verb == control.VerbRetry {
+		q.view.Effects = append(q.view.Effects, whatRetryFits)
+	}
 	return q, nil
 }
+
+// whatRetryFits says which tasks are retried.
+const whatRetryFits = "Only tasks that have failed, or that somebody canceled, are retried. What is left of a " +
+	"version that failed or was abandoned is tried again when its document is deployed again."
 
 // allFields keep in a form which tasks its page was about, and how many they were.
 func allFields(s views.TaskSelection, matched int64) []hiddenField {
 	return append(selectionFields(s), hiddenField{"matched", fmt.Sprint(matched)})
 }
 
-// toAll counts the tasks of a selection that a verb fits, and returns what does it to them. That refuses a form whose
-// page said that fewer tasks match than do now.
-func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string,
-	selection views.TaskSelection) (matched int64, do func(form) error, err error) {
+// toAll counts the tasks of a selection that a verb fits, and returns what does it to them and says so in done. That
+// refuses a form whose page said that fewer tasks match than do now.
+func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string, selection views.TaskSelection,
+	done *string) (matched int64, do func(form) error, err error) {
 	start := func(request control.BulkRequest) (control.BulkAction, error) {
 		request.Filter = selection
 		return s.Dispatcher.Control.StartBulk(r.Context(), caller, verb, request, clock.Now())
@@ -174,6 +205,9 @@ func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string,
 	}
 
 	return found.Matched, func(f form) error {
+		if found.Matched == 0 && verb == control.VerbRetry {
+			return fault.New(fault.Conflict, "none of these tasks can be retried").WithHint(whatRetryFits)
+		}
 		reason, err := reasonOf(verb, f)
 		if err != nil {
 			return err
@@ -184,12 +218,26 @@ func (s *Site) toAll(r *http.Request, caller authz.Caller, verb string,
 				WithHint("load the page again, and send its form whole")
 		}
 		if found.Matched > said {
-			return fault.New(fault.Conflict, "%d tasks match now, and the page said %d", found.Matched, said).
+			return fault.New(fault.Conflict, "%s now, and the page said %d",
+				plural.Or(found.Matched, "task matches", "tasks match"), said).
 				WithHint("look at them, and decide again")
 		}
-		_, err = start(control.BulkRequest{Reason: reason})
+		b, err := start(control.BulkRequest{Reason: reason})
+		*done = bulkDone(b)
 		return err
 	}, nil
+}
+
+// bulkDone says how far a bulk action is.
+func bulkDone(b control.BulkAction) string {
+	text := fmt.Sprintf("%s %s.", count(b.Done, "task"), verbDone[b.Verb])
+	if b.Refused > 0 {
+		text += fmt.Sprintf(" %s changed before, and left as found.", count(b.Refused, "task"))
+	}
+	if left := b.Matched - b.Done - b.Refused; left > 0 {
+		text += fmt.Sprintf(" %s to go: the server goes on.", count(left, "task"))
+	}
+	return text
 }
 
 // latestBulks returns the last bulk actions, for those who may begin one.
@@ -216,6 +264,9 @@ func (s *Site) askToDecide(verb string) ask {
 			Says:   "Readers see the revision although its checks have not passed it, and its consumers run.",
 			Command: fmt.Sprintf("dagctl datasets %s %s --partition %s --reason %q", verb, d.Name, partition,
 				"…")}
+		if version != "" {
+			q.view.Command += " --version " + version
+		}
 		if verb == "reject" {
 			q.view.Says = "Readers never see this revision. They keep what they have."
 		}

@@ -39,7 +39,7 @@ type versionView struct {
 }
 
 // addVersionPages adds the pages of versions.
-func (s *Site) addVersionPages(api *authz.API) {
+func (s *Site) addVersionPages(api routes) {
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/versions/{version}", s.version)
 	api.HandlePage(authz.To(authz.Inspect, authz.TheDAG), "GET /dags/{dag}/versions/{version}/diff", s.versionDiff)
 }

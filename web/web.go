@@ -63,7 +63,8 @@ func New(c Config) (*Site, error) {
 }
 
 // AddRoutes adds the pages to an API.
-func (s *Site) AddRoutes(api *authz.API) {
+func (s *Site) AddRoutes(all *authz.API) {
+	api := routes{all}
 	api.HandlePage(authz.Reader, "GET /{$}", s.home)
 	api.HandlePage(authz.Reader, "GET /costs", s.costs)
 	api.HandlePage(authz.Reader, "GET /dags", s.dags)
@@ -92,7 +93,7 @@ func (s *Site) AddRoutes(api *authz.API) {
 }
 
 // addJobRoutes adds the pages of what runs: jobs, tasks, sources and timers.
-func (s *Site) addJobRoutes(api *authz.API) {
+func (s *Site) addJobRoutes(api routes) {
 	onDAG, inBody := authz.To(authz.Operate, authz.TheDAG), authz.To(authz.Operate, authz.InBody)
 
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/jobs/{job}", s.job)
@@ -123,6 +124,7 @@ type layout struct {
 	Bare   bool   // without navigation: nobody has signed in
 	Caller authz.Caller
 	Now    time.Time
+	Done   string        // what the form before it did
 	Live   string        // what it follows, see follow; empty: nothing
 	Head   template.HTML // what the page adds to the HTML's head
 	View   any
@@ -181,7 +183,7 @@ func parsePages() map[string]*template.Template {
 
 // render writes a page whole or not at all: a template that fails halfway must not look like a page.
 func render(w http.ResponseWriter, status int, page string, l layout) error {
-	l.Now = clock.Now()
+	l.Now, l.Done = clock.Now(), doneBy(w)
 	var b bytes.Buffer
 	if err := pages[page].ExecuteTemplate(&b, "layout.html", l); err != nil {
 		return fmt.Errorf("render %s: %w", page, err)

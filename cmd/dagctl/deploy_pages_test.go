@@ -208,7 +208,10 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	again := w.page(t, writer, "/dags/readings/rematerialize?dataset=daily_highest")
 	require.Contains(t, text(again), "Rematerialize daily_highest")
 	require.Equal(t, []string{"daily_highest", "rebuild", "forced", "2"}, rows(again, 0)[1][:4])
-	do("/dags/readings/rematerialize?dataset=daily_highest", url.Values{"dataset": {"daily_highest"}})
+	w.refuses(t, writer, "/dags/readings/rematerialize?dataset=daily_highest", url.Values{
+		"dataset": {"daily_highest"}, "base": {"7"}}, http.StatusConflict, "the plan is stale")
+	do("/dags/readings/rematerialize?dataset=daily_highest", url.Values{"dataset": {"daily_highest"},
+		"base": {fieldValue(again, "base")}})
 	eventually(t, "v3 serves", func() (bool, error) {
 		return strings.Contains(text(w.page(t, writer, "/dags/readings")), "Active v3"), nil
 	})
@@ -227,7 +230,7 @@ func TestADAGIsActedOnByForms(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status, "the page named fewer datasets")
 	do("/dags/readings/delete", url.Values{"typed": {"readings"}, "datasets": {"2"}})
 	got, _ := w.send(t, writer, http.MethodGet, "/dags/readings", "", nil)
-	require.Equal(t, http.StatusNotFound, got)
+	require.Equal(t, http.StatusSeeOther, got, "it leads to the last version")
 	require.Contains(t, buttons(w.page(t, writer, "/dags/readings/versions/3")), "Roll back to v3",
 		"the page of a version outlives its DAG")
 }

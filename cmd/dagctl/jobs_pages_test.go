@@ -122,7 +122,7 @@ func TestJobsArePausedAndRunOnTheirPages(t *testing.T) {
 	waiting := w.lastTask(t, "note")
 	require.Equal(t, "paused", waiting.Waiting)
 	require.Contains(t, text(w.page(t, writer, path)), "1 waiting or ready")
-	require.Contains(t, text(w.page(t, writer, path+"/resume")), "1 queued tasks go on.")
+	require.Contains(t, text(w.page(t, writer, path+"/resume")), "1 queued task goes on.")
 
 	w.submits(t, writer, path+"/resume", url.Values{})
 	eventually(t, "the task runs", func() (bool, error) { return w.lastTask(t, "note").Status == "Completed", nil })

@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -71,7 +72,7 @@ func (i Item) What() string {
 	case i.Job != "":
 		return i.DAG + "/" + i.Job
 	case len(i.Jobs) > 0:
-		return fmt.Sprintf("%s and %s", i.Jobs[0], counted(int64(len(i.Jobs)-1), "other job", "other jobs"))
+		return fmt.Sprintf("%s and %s", i.Jobs[0], plural.Or(int64(len(i.Jobs)-1), "other job", "other jobs"))
 	case i.Version > 0:
 		return fmt.Sprintf("%s v%d", i.DAG, i.Version)
 	}
@@ -111,7 +112,8 @@ func items(s seen) []Item {
 	for _, q := range s.pressure.Runtimes {
 		if q.On() {
 			list = append(list, Item{Kind: Backpressure, Runtime: q.Runtime, Count: q.Queued, Since: q.Since,
-				Text:    fmt.Sprintf("sources, backfills and builds wait: %d tasks are queued", q.Queued),
+				Text: "sources, backfills and builds wait: " +
+					plural.Or(q.Queued, "task is queued", "tasks are queued"),
 				Command: "dagctl tasks list --status Queued"})
 		}
 	}
@@ -146,18 +148,10 @@ func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
 		list = append(list, Item{Kind: NoWorker, Runtime: u.Runtime, Count: u.Count, Since: &oldest})
 	}
 	for i := range list {
-		list[i].Text = counted(list[i].Count, "queued task", "queued tasks") + " that no live worker can run"
+		list[i].Text = plural.Or(list[i].Count, "queued task", "queued tasks") + " that no live worker can run"
 		list[i].Command = "dagctl workers list"
 	}
 	return list
-}
-
-// counted returns a number with its noun.
-func counted(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // oldest compares since when two items are; one that does not tell comes last.
@@ -200,7 +194,7 @@ func ofDAGs(dags []views.DAGStatus, made registry.Products) (list []Item) {
 
 func ofWithheld(dag, job, dataset string, count int64) Item {
 	item := Item{Kind: Withheld, DAG: dag, Job: job, Dataset: dataset, Count: count,
-		Text:    counted(count, "partition has", "partitions have") + " a newer revision that readers do not see",
+		Text:    plural.Or(count, "partition has", "partitions have") + " a newer revision that readers do not see",
 		Command: "dagctl status " + dag}
 	if dataset != "" {
 		item.Command = fmt.Sprintf("dagctl datasets get %s", dataset)
@@ -225,7 +219,7 @@ func ofPauses(pauses []tasks.Pause) (list []Item) {
 
 func ofDead(g views.ErrorGroup) Item {
 	item := Item{Kind: Dead, Group: g.Group, Count: g.Count, Since: &g.FirstSeen,
-		Text:    counted(g.Count, "task is", "tasks are") + " out of attempts: " + g.Error,
+		Text:    plural.Or(g.Count, "task is", "tasks are") + " out of attempts: " + g.Error,
 		Command: "dagctl tasks retry --dead --error-group " + g.Group}
 	if len(g.Jobs) == 1 {
 		item.DAG, item.Job, _ = strings.Cut(g.Jobs[0], "/")

@@ -53,6 +53,12 @@ func TestRematerialize(t *testing.T) {
 	require.Equal(t, 4, w.Attempts("made"))
 	require.Equal(t, w.Generation(one.Version.ID, "raw"), w.Generation(made[0].Version.ID, "raw"))
 
+	first := 1
+	_, err = computeAnew(w, "letters_made", anew{Base: &first})
+	dispatchertest.Refused(t, err)
+	require.ErrorContains(t, err, "the plan is stale", "another version serves than when it was asked")
+	require.Equal(t, 2, w.Count(`SELECT FROM dag_versions`))
+
 	again := w.Deploy(dispatchertest.Upkept)
 	require.False(t, again.Created, "the epochs are in the hash: the same file is the same version")
 	require.Equal(t, made[0].Version.ID, again.Version.ID)

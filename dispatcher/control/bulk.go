@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // A verb over many tasks is an object that the dispatchers work off, not a request that somebody has to keep open: the
@@ -153,17 +154,46 @@ func (ctl *Control) bulkTasks(
 	if verb == VerbRetry && tasks.Status(req.Filter.Status) == tasks.Canceled {
 		condition = canceledByHand
 	}
-	rows, err := tx.Query(ctx, `SELECT t.id FROM tasks t WHERE `+where+` AND `+condition, args...)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	list, err := chosen(ctx, tx, verb, where+` AND `+condition, args...)
 	if err != nil || !req.Downstream {
-		return tasks.SortedIDs(list), err
+		return list, err
 	}
 
 	below, err := ctl.deadBelow(ctx, tx, list)
+	if err != nil || len(below) == 0 {
+		return list, err
+	}
+	below, err = chosen(ctx, tx, verb, `t.org_id = $1 AND t.id = ANY($2)`, caller.OrgID, below)
 	return tasks.SortedIDs(append(list, below...)), err
+}
+
+// chosen lists the tasks t that meet a condition; for a retry, only those whose origins versions run.
+func chosen(ctx context.Context, tx pgx.Tx, verb, where string, args ...any) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `SELECT t.id, t.job_id FROM tasks t WHERE `+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ ID, Origin uuid.UUID }])
+	if err != nil {
+		return nil, err
+	}
+
+	var list, origins []uuid.UUID
+	for _, t := range found {
+		list, origins = append(list, t.ID), append(origins, t.Origin)
+	}
+	if verb != VerbRetry {
+		return tasks.SortedIDs(list), nil
+	}
+
+	inWork, err := registry.OriginsInWork(ctx, tx, tasks.SortedIDs(origins))
+	list = nil
+	for _, t := range found {
+		if inWork[t.Origin] {
+			list = append(list, t.ID)
+		}
+	}
+	return tasks.SortedIDs(list), err
 }
 
 const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched, done, refused, status,

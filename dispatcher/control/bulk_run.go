@@ -136,7 +136,11 @@ func (ctl *Control) doSeveral(
 		return 0, 0, nil, err
 	}
 
-	able := slices.DeleteFunc(rows, func(r tasks.Row) bool { return a.refuses(r) != nil })
+	inWork, err := a.inWork(ctx, tx, rows...)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	able := slices.DeleteFunc(rows, func(r tasks.Row) bool { return a.refuses(r, inWork) != nil })
 	refused = len(list) - len(able)
 
 	inSavepoint := func(rows ...tasks.Row) error {

@@ -10,9 +10,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
 )
 
 func TestAFailureIsTriedAgain(t *testing.T) {
@@ -214,4 +217,42 @@ func TestARunIsStopped(t *testing.T) {
 			w.Check()
 		})
 	}
+}
+
+// What failed in a build that was given up belongs to no version that runs: its retry would be canceled at once, so it
+// is refused, and bulk retries do not count it. Deploying the document again is what tries it again.
+func TestRetryOfATaskThatNoVersionRunsIsRefused(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Probe.On("made", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, operators.Permanent(errors.New("never"))
+	})
+	next := dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n")
+	deployed := w.Deploy(next)
+	w.Settle()
+	status, _ := w.Status(deployed.Version.ID)
+	require.Equal(t, registry.Failed, status)
+	var id uuid.UUID
+	w.Row(`SELECT task_id FROM waiting WHERE reason = 'dead'`)(&id)
+
+	_, err := w.D.Control.Retry(t.Context(), w.Caller, id)
+	dispatchertest.Refused(t, err)
+	require.ErrorContains(t, err, "no version runs any more")
+	refusal := (*fault.Error)(nil)
+	require.ErrorAs(t, err, &refusal)
+	require.Contains(t, refusal.Hint, "deploy")
+	require.Equal(t, "Failed error waiting:dead", w.Task(id), "nothing happened to it")
+
+	all := control.BulkRequest{Filter: views.TaskSelection{Dead: true}, DryRun: true}
+	b, err := w.D.Control.StartBulk(t.Context(), w.Caller, control.VerbRetry, all, time.Now())
+	require.NoError(t, err)
+	require.Zero(t, b.Matched, "a retry fits none of them")
+	all.Reason = "known"
+	b, err = w.D.Control.StartBulk(t.Context(), w.Caller, control.VerbSkip, all, time.Now())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, b.Matched, "it can still be given up")
+
+	w.Probe.On("made", nil)
+	w.Serve(next)
+	require.Equal(t, "Completed", w.Task(id), "deployed again, it is retried")
 }

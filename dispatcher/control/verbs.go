@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // The verbs by which people decide over tasks.
@@ -44,12 +45,17 @@ var applicable = map[string]string{
 // canceledByHand is the condition on tasks that are retried where canceled ones are chosen.
 const canceledByHand = `t.status = 'Canceled' AND t.reason = 'canceled'`
 
-// refuses returns an error if the verb does not apply to a task.
-func (a Act) refuses(r tasks.Row) error {
+// refuses returns an error if the verb does not apply to a task. inWork holds the origins that versions run.
+func (a Act) refuses(r tasks.Row, inWork map[uuid.UUID]bool) error {
 	switch {
 	case a.Verb == VerbRetry && !r.Retryable():
 		return fault.New(fault.Conflict, "task %s is %s: only a task that failed, or that somebody canceled, can be "+
 			"retried", r.ID, r.Status)
+	case a.Verb == VerbRetry && !inWork[r.Origin]:
+		return fault.New(fault.Conflict, "task %s is of a definition of its job that no version runs any more, so its "+
+			"retry would be canceled at once", r.ID).
+			WithHint("deploy that document again, which tries it again; or, where the job has another definition " +
+				"now, ask for a new task: `dagctl run DAG/JOB`, or `dagctl backfill`")
 	case a.Verb == VerbCancel && (r.Status == tasks.Completed || r.Status == tasks.Canceled):
 		return fault.New(fault.Conflict, "task %s is already %s", r.ID, r.Status)
 	case a.Verb == VerbSkip && r.Kind == tasks.KindCheck:
@@ -105,30 +111,31 @@ func (ctl *Control) doTx(ctx context.Context, tx pgx.Tx, a Act, rows []tasks.Row
 	return ctl.tasks.Finish(ctx, tx, new(pg.Batch), endings, nil, now)
 }
 
-// reopen prepares the canceled ones of tasks for their retry. It refuses those whose jobs nothing runs any more.
+// reopen prepares the canceled ones of tasks for their retry.
 func (ctl *Control) reopen(ctx context.Context, tx pgx.Tx, rows []tasks.Row, now time.Time) error {
 	var canceled []tasks.Row
-	var origins []uuid.UUID
 	for _, r := range rows {
 		if r.Status == tasks.Canceled {
-			canceled, origins = append(canceled, r), append(origins, r.Origin)
+			canceled = append(canceled, r)
 		}
 	}
 	if len(canceled) == 0 {
 		return nil
 	}
-
-	acting, err := ctl.registry.ActingJobs(ctx, tx, tasks.SortedIDs(origins))
-	if err != nil {
-		return err
-	}
-	for _, r := range canceled {
-		if acting[r.Origin].Job == nil {
-			return fault.New(fault.Conflict, "task %s is of a definition of its job that no version runs any more",
-				r.ID).WithHint("ask for a new one: `dagctl run DAG/JOB`, or `dagctl backfill`")
-		}
-	}
 	return ctl.tasks.Reopen(ctx, tx, canceled, now)
+}
+
+// inWork returns which of the tasks' origins versions run, where a verb depends on that. What no version runs is
+// canceled when it is claimed.
+func (a Act) inWork(ctx context.Context, tx pgx.Tx, rows ...tasks.Row) (map[uuid.UUID]bool, error) {
+	if a.Verb != VerbRetry {
+		return nil, nil
+	}
+	var origins []uuid.UUID
+	for _, r := range rows {
+		origins = append(origins, r.Origin)
+	}
+	return registry.OriginsInWork(ctx, tx, tasks.SortedIDs(origins))
 }
 
 // askToEnd asks running tasks to end at their next heartbeat.
@@ -188,7 +195,11 @@ func (ctl *Control) Do(
 			return err
 		}
 
-		if err := a.refuses(row); err != nil {
+		inWork, err := a.inWork(ctx, tx, row)
+		if err != nil {
+			return err
+		}
+		if err := a.refuses(row, inWork); err != nil {
 			return err
 		}
 		if err := ctl.doTx(ctx, tx, a, []tasks.Row{row}, clock.Now()); err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -48,7 +49,7 @@ func (t Thresholds) exceeds(p Queued) string {
 	}
 	switch {
 	case t.MaxQueued > 0 && p.Queued*share > int64(t.MaxQueued):
-		return fmt.Sprintf("%d tasks are queued", p.Queued)
+		return plural.Or(p.Queued, "task is queued", "tasks are queued")
 	case t.MaxAge > 0 && p.Oldest*float64(share) > t.MaxAge.Seconds():
 		return fmt.Sprintf("the next in line has waited for %s", time.Duration(p.Oldest)*time.Second)
 	}
@@ -193,6 +194,7 @@ func (g *Gauge) HasRoom(org uuid.UUID, runtime string) error {
 		return nil
 	}
 	return rest.RetryAfter(
-		fault.New(fault.Unavailable, "too much is queued: %d tasks for runtime %s", q.Queued, runtime).
+		fault.New(fault.Unavailable, "too much is queued: %s for runtime %s", plural.Of(q.Queued, "task"),
+			runtime).
 			WithHint("nothing was stored: send it again when Retry-After has passed"), retryAfter)
 }

@@ -143,7 +143,12 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		if err != nil {
 			return err
 		}
-		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins), clock.Now().Add(-Lately), CompletedAtMost)
+		since := clock.Now().Add(-Lately)
+		counts, err := countTasks(ctx, tx, caller.OrgID, flatten(origins), since, CompletedAtMost)
+		if err != nil {
+			return err
+		}
+		former, err := doneBefore(ctx, tx, caller.OrgID, name, since)
 		if err != nil {
 			return err
 		}
@@ -154,6 +159,9 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		}
 		detail.Paused, detail.PausedJobs = tasks.WidestPause(pauses, name, ""), pausedJobs(pauses, name)
 		detail.Tasks = sum(counts, origins, workedFor(dag))
+		for _, n := range former {
+			detail.Tasks.Completed += n
+		}
 
 		blocked, err := vs.blocked(ctx, tx, caller, dag)
 		if err != nil {
@@ -176,6 +184,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 			return err
 		}
 		for i, job := range detail.Jobs {
+			detail.Jobs[i].Tasks.Completed += former[job.Name]
 			if dag.Active != nil {
 				detail.Jobs[i].Withheld = withheld[dag.Active.ID][job.Name]
 			}
@@ -297,10 +306,10 @@ func workedFor(dags ...registry.DAG) []uuid.UUID {
 	return ids
 }
 
-// flatten returns the origins of all versions.
-func flatten(byVersion map[uuid.UUID][]uuid.UUID) []uuid.UUID {
+// flatten returns all origins, whatever they are by.
+func flatten[K comparable](by map[K][]uuid.UUID) []uuid.UUID {
 	var all []uuid.UUID
-	for _, ids := range byVersion {
+	for _, ids := range by {
 		all = append(all, ids...)
 	}
 	return all
@@ -367,6 +376,29 @@ const (
 	// CompletedAtMost is how many completed tasks DAG counts for a job at most.
 	CompletedAtMost = 10_000
 )
+
+// doneBefore counts the completed tasks that the jobs of a DAG had, made at since or later, by the definitions that no
+// version has any more: a deploy does not undo what was done. It returns them by the jobs' names.
+func doneBefore(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, since time.Time,
+) (map[string]int64, error) {
+	former, err := registry.FormerOrigins(ctx, tx, org, dagName, since)
+	if err != nil || len(former) == 0 {
+		return nil, err
+	}
+	counts := map[uuid.UUID]Counts{}
+	if err := addCompleted(ctx, tx, org, flatten(former), since, CompletedAtMost, counts); err != nil {
+		return nil, err
+	}
+
+	done := map[string]int64{}
+	for name, origins := range former {
+		for _, origin := range origins {
+			done[name] += counts[origin].Completed
+		}
+	}
+	return done, nil
+}
 
 // addCompleted counts the completed tasks that were made at since or later, up to most for each origin. It relies on
 // idx_tasks_job and reads only the end of that, because ids begin with their time.

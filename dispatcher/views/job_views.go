@@ -103,6 +103,16 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 	return detail, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
 }
 
+// FormerJob reports whether any version of a DAG, however old, has a job of that name.
+func (vs *Views) FormerJob(ctx context.Context, caller authz.Caller, dagName, name string) (former bool, err error) {
+	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		origins, err := vs.registry.Origins(ctx, tx, caller, dagName, name)
+		former = len(origins) > 0
+		return err
+	})
+	return former, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
+}
+
 func noJob(dagName, name string) error {
 	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, name).
 		WithHint("`dagctl status %s` lists the jobs", dagName)
@@ -112,7 +122,12 @@ func noJob(dagName, name string) error {
 func (vs *Views) addStanding(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, d registry.DAG, j *JobDetail,
 ) error {
-	counts, err := countTasks(ctx, tx, caller.OrgID, []uuid.UUID{j.Origin}, clock.Now().Add(-Lately), CompletedAtMost)
+	since := clock.Now().Add(-Lately)
+	counts, err := countTasks(ctx, tx, caller.OrgID, []uuid.UUID{j.Origin}, since, CompletedAtMost)
+	if err != nil {
+		return err
+	}
+	former, err := doneBefore(ctx, tx, caller.OrgID, d.Name, since)
 	if err != nil {
 		return err
 	}
@@ -121,6 +136,7 @@ func (vs *Views) addStanding(
 		return err
 	}
 	j.Tasks, j.Paused = counts[j.Origin], tasks.WidestPause(pauses, d.Name, j.Name)
+	j.Tasks.Completed += former[j.Name]
 
 	withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(d))
 	if err != nil {

@@ -1,12 +1,16 @@
 package views_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -96,4 +100,40 @@ publish:
 	require.Equal(t, "words/spelled", costs[0].Job)
 	require.Equal(t, []string{"content"}, costs[0].Columns)
 	require.Equal(t, 2, *costs[0].Partitions)
+}
+
+// A consumer that was never filled has nothing to compute again: the plan says how much it will make.
+func TestAPlanForetellsWhatAConsumerMakesFirst(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.WordsDAG)
+	_, err := w.D.Control.Pause(t.Context(), w.Caller, "words", "", "not yet", time.Now())
+	require.NoError(t, err)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+
+	p, err := w.D.Views.Plan(t.Context(), w.Caller, "letters", registry.DeployRequest{YAML: dispatchertest.Tagged("n")})
+	require.NoError(t, err)
+	for _, c := range p.Changes {
+		if c.Dataset == "letters_made" {
+			require.Len(t, c.ConsumerCosts, 1)
+			require.Equal(t, 2, *c.ConsumerCosts[0].Partitions)
+		}
+	}
+}
+
+// The plan of a document that was deployed before, and failed, says so.
+func TestAPlanSaysThatAVersionHasFailed(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Probe.On("made", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, operators.Permanent(errors.New("never"))
+	})
+	next := dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n")
+	w.Deploy(next)
+	w.Settle()
+	require.Equal(t, registry.Failed, w.Plan(next).Status)
 }

@@ -53,3 +53,22 @@ func TestCompletedTasksAreCountedOfTheLastDay(t *testing.T) {
 	w.Exec(`UPDATE tasks SET id = $1 WHERE id = $2`, tasks.LowestIDAt(dispatchertest.Later(-2*views.Lately)), old)
 	require.Equal(t, int64(1), completed())
 }
+
+// A deploy does not undo what was done before: the tasks of a job's former definition stay counted, each once.
+func TestCompletedTasksOutliveTheirDefinition(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Pair)
+	w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
+
+	dag, err := w.D.Views.DAG(t.Context(), w.Caller, "pair")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, dag.Tasks.Completed, "raw once, made by either definition")
+	for _, job := range dag.Jobs {
+		require.EqualValues(t, map[string]int64{"raw": 1, "made": 2}[job.Name], job.Tasks.Completed, job.Name)
+	}
+	job, err := w.D.Views.Job(t.Context(), w.Caller, "pair", "made")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, job.Tasks.Completed)
+}

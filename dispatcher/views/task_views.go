@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -50,6 +51,15 @@ type Task struct {
 	StartedAt     *time.Time      `json:"started_at,omitempty"`
 	CompletedAt   *time.Time      `json:"completed_at,omitempty"`
 	NextRetryAt   *time.Time      `json:"next_retry_at,omitempty"`
+}
+
+// Took returns how long the last attempt ran of a task that has completed or failed. When one was canceled says nothing
+// of its last attempt, which may have ended long before: its attempts do.
+func (t Task) Took() (d time.Duration, ended bool) {
+	if t.StartedAt == nil || t.CompletedAt == nil || t.Status == string(tasks.Canceled) {
+		return 0, false
+	}
+	return t.CompletedAt.Sub(*t.StartedAt), true
 }
 
 // Tries returns how many attempts count so far, out of MaxAttempts: those that were handed back do not.
@@ -96,6 +106,11 @@ type TaskDetail struct {
 	Read  []TaskPart `json:"read,omitempty" doc:"The revisions that it reads, at most 200 of them"`
 	Made  []TaskPart `json:"made,omitempty" doc:"The revisions that it has made"`
 	Lease *Lease     `json:"lease,omitempty" doc:"Of a running task"`
+
+	RanSeconds    float64 `json:"ran_seconds" doc:"How long its attempts ran, all together"`
+	WaitedSeconds float64 `json:"waited_seconds" doc:"How long it was open and no attempt ran: for its turn, between attempts, or for a person"`
+
+	Retired bool `json:"retired,omitempty" doc:"No version runs this definition of the job any more: a retry is refused"`
 }
 
 // taskColumns selects a found, from tasks or shown_tasks t, waiting w and leases l. A running task has its progress and
@@ -269,11 +284,17 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		if detail.Attempts, err = attempts(ctx, tx, caller.OrgID, t); err != nil {
 			return err
 		}
+		detail.addTimes(clock.Now())
 		if detail.Events, err = taskEvents(ctx, tx, t, uuid.Nil, 100); err != nil {
 			return err
 		}
 		if detail.Lease, err = leaseOf(ctx, tx, caller.OrgID, id); err != nil {
 			return err
+		}
+		if readable {
+			if detail.Retired, err = retired(ctx, tx, caller.OrgID, id); err != nil {
+				return err
+			}
 		}
 		if err := vs.addParts(ctx, tx, caller, &detail); err != nil {
 			return err
@@ -291,6 +312,34 @@ func (vs *Views) Task(ctx context.Context, caller authz.Caller, id uuid.UUID) (T
 		return TaskDetail{}, fmt.Errorf("task %s: %w", id, err)
 	}
 	return detail, nil
+}
+
+// addTimes adds how long the attempts ran until now, and how long the task waited besides. A dead task waits for a
+// person.
+func (d *TaskDetail) addTimes(now time.Time) {
+	until := now
+	if d.CompletedAt != nil && d.Waiting == "" {
+		until = *d.CompletedAt
+	}
+	for _, a := range d.Attempts {
+		ended := until
+		if a.EndedAt != nil {
+			ended = *a.EndedAt
+		}
+		d.RanSeconds += max(ended.Sub(a.StartedAt).Seconds(), 0)
+	}
+	d.WaitedSeconds = max(until.Sub(d.CreatedAt).Seconds()-d.RanSeconds, 0)
+}
+
+// retired reports whether no version runs the definition of a task's job any more.
+func retired(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (bool, error) {
+	var origin uuid.UUID
+	err := tx.QueryRow(ctx, `SELECT job_id FROM tasks WHERE org_id = $1 AND id = $2`, org, id).Scan(&origin)
+	if err != nil {
+		return false, err
+	}
+	inWork, err := registry.OriginsInWork(ctx, tx, []uuid.UUID{origin})
+	return !inWork[origin], err
 }
 
 // TaskByID returns one task.

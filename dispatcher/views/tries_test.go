@@ -2,6 +2,7 @@ package views_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,4 +26,18 @@ func TestTries(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.task.Tries(), c.name)
 	}
+}
+
+// A canceled task does not say how long its last attempt ran: it may have been dead for days before.
+func TestTook(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ended := began.Add(time.Hour)
+	took, known := views.Task{Status: "Failed", StartedAt: &began, CompletedAt: &ended}.Took()
+	require.True(t, known)
+	require.Equal(t, time.Hour, took)
+	_, known = views.Task{Status: "Canceled", StartedAt: &began, CompletedAt: &ended}.Took()
+	require.False(t, known)
+	_, known = views.Task{Status: "Running", StartedAt: &began}.Took()
+	require.False(t, known)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -200,7 +201,7 @@ func fixed(text string) func(Reason) string { return func(Reason) string { retur
 
 var taskWordings = map[Code]wording{
 	WhyQueued: {"a task", func(r Reason) string {
-		return fmt.Sprintf("it is ready, with %s before it in its DAG", counted(r.Count, "task"))
+		return fmt.Sprintf("it is ready, with %s before it in its DAG", plural.Of(r.Count, "task"))
 	}},
 	WhyNoWorker: {"a task", noWorker},
 	WhyStorageAway: {"a task", func(r Reason) string {
@@ -220,7 +221,7 @@ var taskWordings = map[Code]wording{
 	}},
 	whyNotSent: {"a task", func(r Reason) string {
 		return fmt.Sprintf("the queue of runtime %s did not take it (%s), and is asked again%s%s", r.Runtime,
-			counted(r.Count, "time"), at(r.Until), saying(r.Error))
+			plural.Of(r.Count, "time"), at(r.Until), saying(r.Error))
 	}},
 	WhyRunAt: {"a task", func(r Reason) string { return "it is due to run" + at(r.Until) }},
 	WhyHeldBack: {"a task", func(r Reason) string {
@@ -241,7 +242,7 @@ var taskWordings = map[Code]wording{
 	}},
 	WhyDead: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it failed %s and is out of attempts: retry or skip it%s",
-			counted(r.Count, "time"), saying(r.Error))
+			plural.Of(r.Count, "time"), saying(r.Error))
 	}},
 	WhyRunning: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it has been running on %s%s, %d %% done%s", r.Worker, since(r.Since), r.Count,
@@ -257,7 +258,7 @@ var taskWordings = map[Code]wording{
 	WhyCanceling: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it was canceled, and ends at the next heartbeat of %s", r.Worker)
 	}},
-	whyMore:       {"a task", func(r Reason) string { return counted(r.Count, "more open task") }},
+	whyMore:       {"a task", func(r Reason) string { return plural.Of(r.Count, "more open task") }},
 	WhyCompleted:  {"a task", func(r Reason) string { return "it completed" + at(r.Since) }},
 	WhyFailed:     {"a task", func(r Reason) string { return "it failed" + saying(r.Error) }},
 	WhyCanceled:   {"a task", func(r Reason) string { return "it was canceled" + saying(r.Detail) }},
@@ -284,7 +285,7 @@ func limitSentence(r Reason) string {
 		return fmt.Sprintf("the limit%s has room again, and it is about to be let in", named(r.Limit))
 	}
 	return fmt.Sprintf("the limit%s is full, %d of %d, with %s before it",
-		named(r.Limit), r.Held, r.Max, counted(r.Count, "task"))
+		named(r.Limit), r.Held, r.Max, plural.Of(r.Count, "task"))
 }
 
 var dataWordings = map[Code]wording{
@@ -292,7 +293,7 @@ var dataWordings = map[Code]wording{
 	whyLate:      {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
 	whyUpToDate:  {"something", fixed("it is up to date with its inputs")},
 	whyBadRows: {"something", func(r Reason) string {
-		return fmt.Sprintf("of its files, %s did not fit and went to %s", counted(r.Count, "row"), r.Dataset)
+		return fmt.Sprintf("of its files, %s did not fit and went to %s", plural.Of(r.Count, "row"), r.Dataset)
 	}},
 	whyChecksPending: {"something", func(r Reason) string {
 		return "its newest revision has been waiting for its checks" + since(r.Since)
@@ -324,14 +325,14 @@ var dataWordings = map[Code]wording{
 	}},
 	whyUndecided: {"something", func(r Reason) string {
 		if r.Count > 0 {
-			return fmt.Sprintf("it is wanted, with %s still to be routed", counted(r.Count, "event"))
+			return fmt.Sprintf("it is wanted, with %s still to be routed", plural.Of(r.Count, "event"))
 		}
 		return "it is wanted, and its task is about to be made"
 	}},
 	whyUnchanged: {"something", fixed("a task read its inputs as they are now, and published nothing")},
 	whyNotFed:    {"something", fixed("no partition of its inputs feeds it")},
 	whyNotExamined: {"", func(r Reason) string {
-		return "not examined: " + counted(r.Count, "more partition")
+		return "not examined: " + plural.Of(r.Count, "more partition")
 	}},
 }
 
@@ -347,18 +348,18 @@ var sourceWordings = map[Code]wording{
 	whySourceFailed: {"a source", func(r Reason) string { return "the source could not be read" + saying(r.Error) }},
 	whySourceLacks: {"a source", func(r Reason) string {
 		return fmt.Sprintf("the source was read%s, but this is not among its %s",
-			at(r.Since), counted(r.Count, "partition"))
+			at(r.Since), plural.Of(r.Count, "partition"))
 	}},
 	whySourcePending: {"a source", func(r Reason) string {
 		if r.Since == nil {
 			return "the source has not been read yet"
 		}
 		return fmt.Sprintf("the source was read%s, %s, and is read again once the version serves", at(r.Since),
-			counted(r.Count, "partition"))
+			plural.Of(r.Count, "partition"))
 	}},
 	whyBackpressure: {"it", func(r Reason) string {
 		return fmt.Sprintf("sources, backfills and builds have been waiting%s because too much is queued in all orgs "+
-			"together: %s at the last count", since(r.Since), counted(r.Count, "task"))
+			"together: %s at the last count", since(r.Since), plural.Of(r.Count, "task"))
 	}},
 	whyQuota: {"it", func(r Reason) string { return "sources, backfills and builds wait" + saying(r.Detail) }},
 }
@@ -369,15 +370,15 @@ var buildWordings = map[Code]wording{
 	whyBuildFailed:   {"", func(r Reason) string { return r.version() + " failed" + saying(r.Error) }},
 	whyGate:          {"", func(r Reason) string { return r.version() + " is not ready" }},
 	whyGateDead: {"", func(r Reason) string {
-		return "failed for good or canceled: " + counted(r.Count, "task")
+		return "failed for good or canceled: " + plural.Of(r.Count, "task")
 	}},
 	whyGateRejected: {"", func(r Reason) string {
-		return "its checks rejected " + counted(r.Count, "partition")
+		return "its checks rejected " + plural.Of(r.Count, "partition")
 	}},
 	whyGateUnread: {"a source", fixed("its source has not been read in full since the build began")},
-	whyGateOpen:   {"", func(r Reason) string { return "still to be done: " + counted(r.Count, "task") }},
-	whyGateStale:  {"", func(r Reason) string { return "still to be computed: " + counted(r.Count, "partition") }},
-	whyGateHeld:   {"", func(r Reason) string { return "still to be checked: " + counted(r.Count, "partition") }},
+	whyGateOpen:   {"", func(r Reason) string { return "still to be done: " + plural.Of(r.Count, "task") }},
+	whyGateStale:  {"", func(r Reason) string { return "still to be computed: " + plural.Of(r.Count, "partition") }},
+	whyGateHeld:   {"", func(r Reason) string { return "still to be checked: " + plural.Of(r.Count, "partition") }},
 	whyPromotion:  {"", func(r Reason) string { return r.version() + " is ready, and waits to be promoted" }},
 	whyCuttingOver: {"", func(r Reason) string {
 		return r.version() + " is ready, and about to serve" + saying(r.Error)
@@ -397,18 +398,11 @@ func (r Reason) input() string {
 	return r.Job
 }
 
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func countedIn(n int) string {
 	if n < 2 {
 		return ""
 	}
-	return ": " + counted(n, "partition")
+	return ": " + plural.Of(n, "partition")
 }
 
 func others(n int) string {

@@ -257,5 +257,41 @@ func addHeld(
 	if err != nil {
 		return fmt.Errorf("partitions of consumers: %w", err)
 	}
-	return nil
+	return foretellFirst(ctx, tx, costs, outputs, partitions)
+}
+
+// foretellFirst says of the consumers that were never filled how many partitions they will make, where that is known:
+// what they have says nothing.
+func foretellFirst(
+	ctx context.Context, tx pgx.Tx, costs []consumerCost, outputs map[versionJob]consumerOutput, partitions []int,
+) error {
+	var (
+		at          []int
+		generations []uuid.UUID
+	)
+	for i, cost := range costs {
+		made := outputs[versionJob{cost.reader.Version, cost.reader.Job}]
+		if partitions[i] == 0 && len(made.generations) > 0 {
+			at, generations = append(at, i), append(generations, made.generations[0])
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT w.i FROM unnest($1::int[], $2::uuid[]) AS w(i, version)
+		WHERE NOT EXISTS (SELECT FROM partition_versions r WHERE r.dataset_version = w.version AND r.state = 'Published')`,
+		at, generations)
+	if err != nil {
+		return fmt.Errorf("consumers that were never filled: %w", err)
+	}
+
+	var i int
+	_, err = pgx.ForEachRow(rows, []any{&i}, func() error {
+		if partitions[i] = len(costs[i].keys); costs[i].all {
+			costs[i].Partitions = nil
+		}
+		return nil
+	})
+	return err
 }

@@ -198,7 +198,9 @@ func (d *deploy) decide(ctx context.Context, tx pgx.Tx) (registry.Deployment, er
 		}
 	}
 	if existing != nil {
-		return d.takeUp(ctx, tx, *existing, live)
+		deployed, err := d.takeUp(ctx, tx, *existing, live)
+		deployed.Was = existing.Status
+		return deployed, err
 	}
 	return d.introduce(ctx, tx, live, hash)
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (d *deploy) plan(ctx context.Context, tx pgx.Tx) (registry.Plan, error) {
 		p.Base = &base
 	}
 	if !deployed.Created {
-		p.Status = deployed.Version.Status
+		p.Status = cmp.Or(deployed.Was, deployed.Version.Status)
 	}
 	return p, nil
 }

@@ -38,9 +38,11 @@ func (dp *Deployer) Rematerialize(ctx context.Context, caller authz.Caller, name
 	var requests []registry.DeployRequest
 	waiting, seen := []string{dataset.DAG}, map[string]bool{dataset.DAG: true}
 	jobs := map[string][]string{dataset.DAG: {dataset.Job}} // by DAG
+	base := map[string]*int{dataset.DAG: asked.Base}
 	for len(waiting) > 0 {
 		dagName := waiting[0]
 		waiting = waiting[1:]
+		asked.Base = base[dagName]
 		plan, req, err := dp.planRebuild(ctx, caller, dagName, jobs[dagName], asked)
 		if err != nil {
 			return nil, fmt.Errorf("rematerialize %s: %w", name, err)
@@ -113,6 +115,9 @@ func (dp *Deployer) planRebuild(ctx context.Context, caller authz.Caller, dagNam
 	}
 
 	req.Force = jobs
+	if asked.Base != nil {
+		req.Base = asked.Base
+	}
 	req.Supersede, req.CancelTasks = asked.Supersede, asked.CancelTasks
 	req.AllowRemovals, req.AllowBreaking = asked.AllowRemovals, asked.AllowBreaking
 	plan, err := dp.plan(ctx, caller, dagName, req, asked.DryRun)

@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // adminRotateSecretsCommand returns `dagctl admin rotate-secrets`.
@@ -63,7 +64,7 @@ meanwhile, if all of them have the new key already. A secret that cannot be decr
 }
 
 func writeRotation(c *cli.CLI, w io.Writer, done authz.Rotation) {
-	fmt.Fprintf(w, "%s now encrypted with the newest key.\n", cli.Count(done.Rotated, "secret"))
+	fmt.Fprintf(w, "%s now encrypted with the newest key.\n", plural.Of(done.Rotated, "secret"))
 	for _, s := range done.Unreadable {
 		fmt.Fprintf(c.Err, "%s of org %s stays as it is: %s\n", s.Name, s.Org, s.Error)
 	}

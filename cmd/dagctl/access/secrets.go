@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // SecretsCommand returns `dagctl secrets` with its subcommands.
@@ -205,11 +206,11 @@ func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
 	t.Write(w)
 	if old > 0 {
 		fmt.Fprintf(c.Err, "Encrypted with an old key: %s. `dagctl admin rotate-secrets` changes that.\n",
-			cli.Count(old, "secret"))
+			plural.Of(old, "secret"))
 	}
 	if missing > 0 {
 		fmt.Fprintf(c.Err, "Encrypted with a key that the server does not have: %s. Its administrator adds the key to "+
-			"DAGCTL_SECRETS_KEY, or `dagctl secrets set` sets them again.\n", cli.Count(missing, "secret"))
+			"DAGCTL_SECRETS_KEY, or `dagctl secrets set` sets them again.\n", plural.Of(missing, "secret"))
 	}
 }
 

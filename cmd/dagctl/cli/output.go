@@ -218,13 +218,5 @@ func Duration(d time.Duration) string {
 	}
 }
 
-// Count returns a number with its noun, such as "1 task" or "2 tasks".
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // UpperFirst returns s with its first letter in upper case.
 func UpperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // ValidateCommand returns `dagctl validate`; connect connects to the server that --server asks.
@@ -54,7 +55,7 @@ that do not exist or whose partitions do not fit, columns that they do not have,
 				all = append(all, problems...)
 				if doc != nil {
 					sound = append(sound, fmt.Sprintf("%s: DAG %s is valid: %s, %s", src.Path, doc.Name,
-						cli.Count(len(doc.Jobs), "job"), cli.Count(len(doc.Publish), "published dataset")))
+						plural.Of(len(doc.Jobs), "job"), plural.Of(len(doc.Publish), "published dataset")))
 				}
 			}
 

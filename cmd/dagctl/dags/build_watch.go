@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -207,7 +208,8 @@ func buildLines(v registry.Version, build *views.BuildProgress, style cli.Style,
 	if build == nil {
 		return []string{style.Bold(head)}
 	}
-	head += fmt.Sprintf(": %d tasks done, %d to go, %d running", build.Completed, build.Open(), build.Running)
+	head += fmt.Sprintf(": %s done, %d to go, %d running", plural.Of(build.Completed, "task"), build.Open(),
+		build.Running)
 	shown, hidden := foremost(build.Datasets, max(height-3, 1))
 	label, columns := 0, make([]int, 4)
 
@@ -242,7 +244,7 @@ func buildLines(v registry.Version, build *views.BuildProgress, style cli.Style,
 	}
 
 	if hidden > 0 {
-		lines = append(lines, style.Dim(fmt.Sprintf("and %s", cli.Count(hidden, "more dataset"))))
+		lines = append(lines, style.Dim(fmt.Sprintf("and %s", plural.Of(hidden, "more dataset"))))
 	}
 	if build.Seconds > 0 {
 		lines = append(lines, cli.OneLine(cli.UpperFirst(remaining(build.CriticalPath, build.Seconds)), width))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/web"
@@ -75,7 +76,7 @@ func writeDeletion(c *cli.CLI, w io.Writer, d deploy.Deletion, given []contract.
 			strings.Join(dataset.Consumers, ", "))
 	}
 	t.Write(w)
-	fmt.Fprintf(w, "%s would be canceled.\n", cli.Count(d.OpenTasks, "open task"))
+	fmt.Fprintf(w, "%s would be canceled.\n", plural.Of(d.OpenTasks, "open task"))
 	for _, f := range d.Findings {
 		if f.Level != contract.Says {
 			writeObstacle(w, "deletion", f, given)

@@ -21,6 +21,7 @@ import (
 func PromoteCommand(c *cli.CLI) *cobra.Command {
 	var (
 		wait    bool
+		yes     bool
 		request httpapi.ActivateRequest
 	)
 	cmd := &cobra.Command{
@@ -39,6 +40,9 @@ VERSION it takes the version that is ready or being built; there is at most one.
 				return err
 			}
 			var v registry.Version
+			if err := confirmAtTerminal(c, yes, "Promote %s to version %d?", args[0], number); err != nil {
+				return err
+			}
 			request.Version = number
 			if err := api.Put(cmd.Context(), cli.DAGPath(args[0])+"/active", request, &v); err != nil {
 				return err
@@ -55,12 +59,18 @@ VERSION it takes the version that is ready or being built; there is at most one.
 
 	flags := cmd.Flags()
 	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed")
+	flags.BoolVar(&yes, "yes", false, "do not ask")
 	flags.BoolVar(&request.AllowRemovals, "allow-removals", false,
 		"let partitions go that are served and that the version does not have")
 	flags.BoolVar(&request.AllowMoves, "allow-moves", false, "let published names move to other datasets")
 	flags.BoolVar(&request.AllowBreaking, "allow-breaking", false,
 		"let columns go or change that jobs of other DAGs may read")
 	return cmd
+}
+
+// confirmAtTerminal asks before something that can be undone, where somebody is there to answer.
+func confirmAtTerminal(c *cli.CLI, yes bool, question string, args ...any) error {
+	return c.Confirm(yes || !cli.IsTerminal(c.In), question, args...)
 }
 
 // waitingVersion returns the number in the arguments, or else that of the version that is ready or being built.
@@ -149,7 +159,8 @@ since.`,
 
 // AbandonCommand returns `dagctl abandon`.
 func AbandonCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "abandon DAG",
 		Short: "Stop the build of a DAG, but keep what it built",
 		Args:  cobra.ExactArgs(1),
@@ -158,7 +169,9 @@ func AbandonCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-
+			if err := confirmAtTerminal(c, yes, "Abandon the build of %s?", args[0]); err != nil {
+				return err
+			}
 			var v registry.Version
 			if err := api.Post(cmd.Context(), cli.DAGPath(args[0])+"/abandon", struct{}{}, &v); err != nil {
 				return err
@@ -166,6 +179,9 @@ func AbandonCommand(c *cli.CLI) *cobra.Command {
 			return printMoved(c, v)
 		},
 	}
+
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
 }
 
 // printMoved prints the version that a command has acted on.

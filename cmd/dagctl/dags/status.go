@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/datasets"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -104,7 +105,7 @@ func showDAGs(ctx context.Context, c *cli.CLI, api *cli.Client, page cli.Page) e
 // paused returns since when a DAG is paused, or how many of its jobs are.
 func paused(d views.DAGStatus, now time.Time) string {
 	if d.Paused == nil && d.PausedJobs > 0 {
-		return cli.Count(d.PausedJobs, "job")
+		return plural.Of(d.PausedJobs, "job")
 	}
 	return pausedSince(d.Paused, now)
 }

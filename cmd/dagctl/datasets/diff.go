@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/query"
 )
 
@@ -64,11 +65,11 @@ func writeDatasetDiff(c *cli.CLI, w io.Writer, d query.Diff) {
 	}
 
 	fmt.Fprintf(w, "\n%s with different numbers of rows, %d with the same.\n",
-		cli.Count(int(d.Differ), "partition"), d.Same)
+		plural.Of(int(d.Differ), "partition"), d.Same)
 	if k := d.Keys; k != nil {
 		fmt.Fprintf(w, "By %s, in the first %s: %d only in %s, %d only in %s, %d with different values.\n",
 			strings.Join(k.Columns, ", "),
-			cli.Count(k.Partitions, "partition"), k.OnlyFrom, d.From.Name, k.OnlyTo, d.To.Name, k.Changed)
+			plural.Of(k.Partitions, "partition"), k.OnlyFrom, d.From.Name, k.OnlyTo, d.To.Name, k.Changed)
 		t := cli.Table{Style: style, Header: append([]string{"", "PARTITION"}, k.Columns...)}
 		for _, row := range k.Sample {
 			cells := []string{row.Change, cli.OneLine(row.Partition, 40)}

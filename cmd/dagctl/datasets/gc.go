@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/httpapi"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/web"
 )
 
@@ -59,8 +60,8 @@ func writeGarbage(c *cli.CLI, w io.Writer, found upkeep.Garbage) {
 		verb = "Would remove"
 	}
 	fmt.Fprintf(w, "%s %s (%s), %s (%s), %s and the uploads of %s.\n", verb,
-		cli.Count(len(found.Generations), "dataset version"), web.Size(bytes),
-		cli.Count(found.Revisions, "old revision"), web.Size(found.RevisionBytes),
-		cli.Count(found.Staging, "abandoned location"),
-		cli.Count(found.Uploads, "attempt"))
+		plural.Of(len(found.Generations), "dataset version"), web.Size(bytes),
+		plural.Of(found.Revisions, "old revision"), web.Size(found.RevisionBytes),
+		plural.Of(found.Staging, "abandoned location"),
+		plural.Of(found.Uploads, "attempt"))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/web"
 )
 
@@ -62,7 +63,7 @@ a dataset was purged as a whole.`,
 
 			return c.Print(purged, func(w io.Writer) {
 				fmt.Fprintf(w, "Deleted %s and the traces of %s.\n",
-					cli.Count(len(purged.Partitions), "partition"), cli.Count(purged.Tasks, "task"))
+					plural.Of(len(purged.Partitions), "partition"), plural.Of(purged.Tasks, "task"))
 				if purged.Left != "" {
 					fmt.Fprintf(w, "Nobody can read them any more, but some of the bytes are still there: %s\n"+
 						"The server tries again by itself, and at once with `dagctl gc`.\n", purged.Left)

@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -331,7 +332,7 @@ func (s *session) finish(ctx context.Context) error {
 			return err
 		}
 		fmt.Fprintf(s.Out, "\n%s: %s in %s\n", s.Style(s.Out).Bold(d.Name),
-			cli.Count(int(d.Rows), "row"), cli.Count(int(d.Partitions), "partition"))
+			plural.Of(int(d.Rows), "row"), plural.Of(int(d.Partitions), "partition"))
 		datasets.WriteRows(s.Out, s.Style(s.Out), rows)
 	}
 
@@ -360,7 +361,7 @@ func (s *session) failures(ctx context.Context) ([]string, error) {
 			failed = append(failed, fmt.Sprintf("%s v%d is Failed", d.Name, d.Failed.Number))
 		}
 		if n := d.Tasks.Dead + d.Tasks.Retrying; n > 0 {
-			failed = append(failed, fmt.Sprintf("%s of %s failed", cli.Count(int(n), "task"), d.Name))
+			failed = append(failed, fmt.Sprintf("%s of %s failed", plural.Of(int(n), "task"), d.Name))
 		}
 	}
 	return failed, nil

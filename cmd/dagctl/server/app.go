@@ -34,6 +34,7 @@ import (
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/lineage/intake"
@@ -345,7 +346,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	case err != nil:
 		return awayReason
 	case len(pending) > 0:
-		lacks := cli.Count(len(pending), "migration")
+		lacks := plural.Of(len(pending), "migration")
 		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
 	}
 

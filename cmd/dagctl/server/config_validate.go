@@ -17,9 +17,9 @@ import (
 	"golang.org/x/net/idna"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/sandbox"
 )
 
@@ -42,7 +42,7 @@ func (p problems) err() error {
 	if len(p) == 0 {
 		return nil
 	}
-	message := "the server's config has " + cli.Count(len(p), "problem")
+	message := "the server's config has " + plural.Of(len(p), "problem")
 	return &fault.Error{Kind: fault.Invalid, Message: message, Problems: p}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/workitems"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/migrations"
 )
@@ -201,7 +202,7 @@ func checkBackground(ctx context.Context, pool *pgxpool.Pool) finding {
 	var said []string
 	for _, f := range failing {
 		said = append(said, fmt.Sprintf("%s failed %s, next at %s: %s", strings.TrimSpace(f.Kind+" "+f.Object),
-			cli.Count(f.Failures, "time"), f.DueAt.UTC().Format(time.RFC3339), f.Error))
+			plural.Of(f.Failures, "time"), f.DueAt.UTC().Format(time.RFC3339), f.Error))
 	}
 	return finding{Check: "background", Detail: strings.Join(said, "; "),
 		Hint: "it goes on by itself once the cause is mended"}
@@ -248,7 +249,7 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool) finding {
 	if len(pending) > 0 {
 		return finding{
 			Check: "database", Hint: "run `dagctl migrate`",
-			Detail: fmt.Sprintf("PostgreSQL %s lacks %s", version, cli.Count(len(pending), "migration")),
+			Detail: fmt.Sprintf("PostgreSQL %s lacks %s", version, plural.Of(len(pending), "migration")),
 		}
 	}
 	ahead, err := migrations.Ahead(ctx, pool)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -39,7 +40,7 @@ func checkFiles(ctx context.Context, c *cli.CLI) []finding {
 	}
 
 	if len(lost) == 0 {
-		detail := cli.Count(checked, "committed revision") + ": no file is missing"
+		detail := plural.Of(checked, "committed revision") + ": no file is missing"
 		return []finding{{Check: "files", OK: true, Detail: detail}}
 	}
 	var findings []finding
@@ -57,6 +58,6 @@ func checkFiles(ctx context.Context, c *cli.CLI) []finding {
 
 	return append(findings, finding{
 		Check: "files", Hint: "docs/operations.md, Restoring a backup",
-		Detail: fmt.Sprintf("%d of %s lack files", len(lost), cli.Count(checked, "committed revision")),
+		Detail: fmt.Sprintf("%d of %s lack files", len(lost), plural.Of(checked, "committed revision")),
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // checkSecretKeys compares the keys that secrets are encrypted with to those that doctor was given, if it was.
@@ -23,7 +23,7 @@ func checkSecretKeys(ctx context.Context, pool *pgxpool.Pool, keys []string) fin
 		return failed(check, err)
 	}
 
-	all := cli.Count(use.Secrets, "secret")
+	all := plural.Of(use.Secrets, "secret")
 	switch {
 	case use.Secrets == 0:
 		return finding{Check: check, OK: true, Detail: "there are none"}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/migrations"
 )
 
@@ -96,7 +97,7 @@ func printMigrations(ctx context.Context, c *cli.CLI, address string) error {
 		t.Write(w)
 		if len(ahead) > 0 {
 			fmt.Fprintf(c.Err, "A newer program has made %s that this one does not know: %s.\n",
-				cli.Count(len(ahead), "migration"), strings.Trim(fmt.Sprint(ahead), "[]"))
+				plural.Of(len(ahead), "migration"), strings.Trim(fmt.Sprint(ahead), "[]"))
 		}
 	})
 }

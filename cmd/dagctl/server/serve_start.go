@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/migrations"
 )
@@ -154,7 +155,7 @@ func (s *startup) wait(ctx context.Context, cfg Config, migrate bool, log *slog.
 // newerSchema says that a newer program has migrated the database.
 func newerSchema(ahead []int64) string {
 	return fmt.Sprintf("its schema has %s that this program does not know: a newer one has migrated it. "+
-		"Replace this one soon", cli.Count(len(ahead), "migration"))
+		"Replace this one soon", plural.Of(len(ahead), "migration"))
 }
 
 // waitForDatabase opens a pool, and tries again as long as the config says while the database does not answer. It does

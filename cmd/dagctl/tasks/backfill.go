@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // BackfillCommand returns `dagctl backfill` with its subcommands.
@@ -51,7 +52,7 @@ end, and none does not run them.`,
 
 			if request.DryRun {
 				return c.Print(b, func(w io.Writer) {
-					fmt.Fprintf(w, "%s would be computed.\n", cli.Count(b.Pending, "partition"))
+					fmt.Fprintf(w, "%s would be computed.\n", plural.Of(b.Pending, "partition"))
 				})
 			}
 			if wait {

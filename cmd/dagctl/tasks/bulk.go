@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/httpapi"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // selectionFlags are the flags that select tasks.
@@ -262,10 +263,10 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 
 	if request.DryRun || b.Matched == 0 {
 		return c.Print(b, func(w io.Writer) {
-			fmt.Fprintf(w, "%s to %s.\n", cli.Count(int(b.Matched), "task"), verb)
+			fmt.Fprintf(w, "%s to %s.\n", plural.Of(int(b.Matched), "task"), verb)
 		})
 	}
-	if err := c.Confirm(yes, "%s %s?", cli.UpperFirst(verb), cli.Count(int(b.Matched), "task")); err != nil {
+	if err := c.Confirm(yes, "%s %s?", cli.UpperFirst(verb), plural.Of(int(b.Matched), "task")); err != nil {
 		return err
 	}
 	if err := api.Post(ctx, path, request, &b); err != nil {

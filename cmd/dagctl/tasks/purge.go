@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 func tasksPurgeCommand(c *cli.CLI) *cobra.Command {
@@ -61,17 +62,17 @@ resume need --break-window.`,
 
 			if request.DryRun {
 				return c.Print(purged, func(w io.Writer) {
-					fmt.Fprintf(w, "%s to purge.\n", cli.Count(purged.Tasks, "task"))
+					fmt.Fprintf(w, "%s to purge.\n", plural.Of(purged.Tasks, "task"))
 				})
 			}
-			if err := c.Confirm(yes, "Delete the data of %s for good?", cli.Count(purged.Tasks, "task")); err != nil {
+			if err := c.Confirm(yes, "Delete the data of %s for good?", plural.Of(purged.Tasks, "task")); err != nil {
 				return err
 			}
 			if err := api.Post(cmd.Context(), "/v1/tasks:purge", request, &purged); err != nil {
 				return err
 			}
 			return c.Print(purged, func(w io.Writer) {
-				fmt.Fprintf(w, "Deleted the data of %s.\n", cli.Count(purged.Tasks, "task"))
+				fmt.Fprintf(w, "Deleted the data of %s.\n", plural.Of(purged.Tasks, "task"))
 			})
 		},
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/httpapi"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -172,7 +173,7 @@ func inBatches[I, O any](c *cli.CLI, items []I, what string, create func(part []
 			if progress.End(); len(all) > 0 {
 				fmt.Fprintf(c.Err, "%s created before the error; "+
 					"where %ss have idempotency keys, it is safe to run the batch again.\n",
-					cli.Count(len(all), what), what)
+					plural.Of(len(all), what), what)
 			}
 			return nil, err
 		}

@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
@@ -100,12 +102,13 @@ func writeTasks(c *cli.CLI, w io.Writer, tasks []views.Task) {
 	t.Write(w)
 }
 
-// took returns how long the last attempt ran, or an empty text while it runs.
+// took returns how long the last attempt ran, or an empty text where the task does not tell.
 func took(t views.Task) string {
-	if t.StartedAt == nil || t.CompletedAt == nil {
+	d, ended := t.Took()
+	if !ended {
 		return ""
 	}
-	return cli.Duration(t.CompletedAt.Sub(*t.StartedAt))
+	return cli.Duration(d)
 }
 
 func tasksGetCommand(c *cli.CLI) *cobra.Command {
@@ -145,13 +148,20 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	field("Kind", t.Kind)
 	field("Status", strings.TrimSpace(style.Status(t.Status)+" "+t.Reason))
 	field("Waiting", t.Waiting)
+	if t.Retired && tasks.Retryable(tasks.Status(t.Status), tasks.Reason(t.Reason)) {
+		field("Retry", "only by deploying its document again: no version runs this definition of its job any more")
+	}
 	field("Partition", cli.OneLine(t.Partition, 200))
 	field("Attempt", fmt.Sprintf("%d, %d of %d failed", t.Attempt, t.Failures, t.MaxAttempts))
 	field("Worker", t.Worker)
 	field("State", cli.OneLine(t.State, 200))
 	field("Created", strings.TrimSpace(cli.Ago(&t.CreatedAt, now)+by(t.CreatedBy)))
 	field("Started", cli.Ago(t.StartedAt, now))
-	field("Took", took(t.Task))
+	if len(t.Attempts) > 0 {
+		field("Ran", fmt.Sprintf("%s in %s", cli.Duration(time.Duration(t.RanSeconds*float64(time.Second))),
+			plural.Of(len(t.Attempts), "attempt")))
+	}
+	field("Waited", cli.Duration(time.Duration(t.WaitedSeconds*float64(time.Second))))
 	field("Next retry", cli.Ago(t.NextRetryAt, now))
 	field("Error", cli.OneLine(t.Error, 2000))
 	field("Metadata", cli.OneLine(compact(t.Metadata), 2000))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/timers"
 )
 
@@ -130,7 +131,7 @@ func createTimers(ctx context.Context, c *cli.CLI, path string, given timers.New
 		}
 	}
 	return c.Print(all, func(w io.Writer) {
-		fmt.Fprintf(w, "%s created; %d had a known idempotency key.\n", cli.Count(len(all)-known, "timer"), known)
+		fmt.Fprintf(w, "%s created; %d had a known idempotency key.\n", plural.Of(len(all)-known, "timer"), known)
 	})
 }
 
@@ -295,7 +296,7 @@ func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone st
 		return err
 	}
 	return c.Print(moved, func(w io.Writer) {
-		fmt.Fprintf(w, "%s of group %s moved to %s\n", cli.Count(moved.Timers, "timer"), group, zone)
+		fmt.Fprintf(w, "%s of group %s moved to %s\n", plural.Of(moved.Timers, "timer"), group, zone)
 	})
 }
 
@@ -330,7 +331,7 @@ func timersDeleteCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.Print(deleted, func(w io.Writer) {
-				fmt.Fprintf(w, "%s deleted\n", cli.Count(deleted.Timers, "timer"))
+				fmt.Fprintf(w, "%s deleted\n", plural.Of(deleted.Timers, "timer"))
 			})
 		},
 	}
