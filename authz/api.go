@@ -85,6 +85,7 @@ func NewAPI(cfg Config) (*API, error) {
 		return nil, fmt.Errorf("new API: %w", err)
 	}
 
+	cfg.REST.PageError = cfg.RenderError
 	r, err := rest.New(cfg.REST)
 	if err != nil {
 		return nil, err
@@ -266,8 +267,7 @@ func (api *API) handlePlain(rule Rule, pattern string, timeout time.Duration,
 			return
 		}
 		caller, err := api.admit(route, r)
-		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && safe(r.Method) && !forPrograms &&
-			strings.Contains(r.Header.Get("Accept"), "text/html") {
+		if fault.Is(err, fault.Unauthenticated) && api.signInPath != "" && rest.WantsPage(r) {
 			http.Redirect(w, r, api.signInPath+"?next="+escapeNext(r), http.StatusSeeOther)
 			return
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -171,4 +172,29 @@ func TestPagesCarryAStrictPolicy(t *testing.T) {
 	require.Contains(t, response.Header.Get("Content-Security-Policy"), "default-src 'self'")
 	require.NotContains(t, response.Header.Get("Content-Security-Policy"), "unsafe")
 	require.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"))
+}
+
+// Who follows a link to a page that there is not sees a page; programs get a problem.
+func TestAPageThatThereIsNot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, test := range []struct{ accept, path, is string }{
+		{"text/html,application/xhtml+xml,*/*;q=0.8", "/no<b>page", "text/html"},
+		{"text/html,application/xhtml+xml,*/*;q=0.8", "/v1/nothing", "application/problem+json"},
+		{"*/*", "/nopage", "application/problem+json"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+test.path, nil)
+		require.NoError(t, err)
+		r.Header.Set("Accept", test.accept)
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+
+		require.Equal(t, http.StatusNotFound, answer.StatusCode, test)
+		require.Contains(t, answer.Header.Get("Content-Type"), test.is)
+		require.Contains(t, string(body), "there is no such route", test)
+		require.NotContains(t, string(body), "<b>page")
+	}
 }

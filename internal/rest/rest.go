@@ -45,6 +45,9 @@ type Config struct {
 	Timeout time.Duration         // of one request; DefaultTimeout when zero
 	Logger  *slog.Logger          // slog.Default() when nil
 	Metrics prometheus.Registerer // none when nil
+	// PageError writes what is wrong with an address as a page, for people who follow a link to a page that there is
+	// not. Nil: they get a problem, as programs do.
+	PageError func(w http.ResponseWriter, r *http.Request, p *Problem)
 }
 
 // API is a set of routes.
@@ -54,6 +57,8 @@ type API struct {
 	metrics *metrics
 	log     *slog.Logger
 	timeout time.Duration
+
+	pageError func(w http.ResponseWriter, r *http.Request, p *Problem)
 
 	document func() (openAPI, error) // encoded at the first request, when every route is registered
 }
@@ -73,6 +78,8 @@ func New(cfg Config) (*API, error) {
 		mux:     http.NewServeMux(),
 		log:     cmp.Or(cfg.Logger, slog.Default()),
 		timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
+
+		pageError: cfg.PageError,
 	}
 
 	hc := huma.DefaultConfig("dagctl", cmp.Or(cfg.Version, "dev"))
@@ -280,7 +287,19 @@ func (a *API) route(w http.ResponseWriter, r *http.Request, chosen func(pattern 
 	if p.Status == http.StatusMethodNotAllowed {
 		p.Detail = fmt.Sprintf("%s does not take %s", r.URL.Path, r.Method)
 	}
+
+	if a.pageError != nil && WantsPage(r) {
+		w.Header().Set("Content-Security-Policy", PagePolicy)
+		a.pageError(w, r, p.in(r.Context()))
+		return
+	}
 	WriteProblem(w, r, p)
+}
+
+// WantsPage reports whether a request is a browser's for a page, and not a program's.
+func WantsPage(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !strings.HasPrefix(r.URL.Path, "/v1/") &&
+		strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
 // takesAnother reports whether a chosen route has r's path with another method.
