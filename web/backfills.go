@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -13,17 +14,23 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/rest"
 )
 
 // backfillsView is the page of a DAG's backfills, with the form that leads to another one.
 type backfillsView struct {
 	DAG    string
-	Jobs   []string // that may be backfilled, for the form
-	Job    string   // the one that a link chose
+	Jobs   []string     // that may be backfilled, for the form
+	Asked  backfillForm // what the form holds: what a link chose, or what somebody asked for that cannot be
 	List   []control.Backfill
 	Next   template.URL // query of the next page; empty on the last page
 	MayAct bool
+
+	Problem *rest.Problem // why what is asked for cannot be
 }
+
+// backfillForm is the fields of the form for a backfill.
+type backfillForm struct{ Job, From, To, Existing, Propagate, Concurrency string }
 
 // addBackfillPages adds the pages of backfills.
 func (s *Site) addBackfillPages(api routes) {
@@ -46,7 +53,22 @@ func (s *Site) backfills(w http.ResponseWriter, r *http.Request, caller authz.Ca
 		}
 	}
 
-	v := backfillsView{DAG: dag, Job: q.Get("job"), MayAct: caller.May(authz.Operate, authz.OnDAG(dag))}
+	v := backfillsView{DAG: dag, MayAct: caller.May(authz.Operate, authz.OnDAG(dag)), Asked: backfillForm{q.Get("job"),
+		q.Get("from"), q.Get("to"), q.Get("existing"), q.Get("propagate"), cmp.Or(q.Get("concurrency"), "4")}}
+	status := http.StatusOK
+	if q.Has("count") && v.MayAct { // the form was sent
+		_, err := s.askBackfill(r, caller)
+		if err == nil {
+			q.Del("count")
+			http.Redirect(w, r, dagPath(dag, "backfill")+"?"+q.Encode(), http.StatusSeeOther)
+			return nil
+		}
+		if v.Problem = wrongWith(err); v.Problem == nil {
+			return err
+		}
+		status = v.Problem.Status
+	}
+
 	if v.List, err = s.Dispatcher.Control.Backfills(r.Context(), caller, dag, before, pageSize+1); err != nil {
 		return err
 	}
@@ -59,7 +81,7 @@ func (s *Site) backfills(w http.ResponseWriter, r *http.Request, caller authz.Ca
 			v.Jobs = append(v.Jobs, job.Name)
 		}
 	}
-	return render(w, http.StatusOK, "backfills.html",
+	return render(w, status, "backfills.html",
 		layout{Title: "Backfills of " + dag, Tab: "dags", Live: follow("dag", dag), Caller: caller, View: v})
 }
 

@@ -304,6 +304,9 @@ func TestThePageOfBackfills(t *testing.T) {
 
 	q := url.Values{"job": {"daily"}, "from": {"2026-01-01"}, "to": {"2026-01-02"}, "existing": {"all"},
 		"propagate": {"none"}, "concurrency": {"2"}}
+	status, leads := w.send(t, writer, http.MethodGet, "/dags/readings/backfills?count=1&"+q.Encode(), "", nil)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.Contains(t, leads, "/dags/readings/backfill?")
 	asked := w.page(t, writer, "/dags/readings/backfill?"+q.Encode())
 	requireAccessible(t, asked, "backfill")
 	require.Contains(t, text(asked), "2 partitions from 2026-01-01 to 2026-01-02 would be computed, 2 at once")
@@ -315,7 +318,7 @@ func TestThePageOfBackfills(t *testing.T) {
 	require.Contains(t, must(t, w.env(t, writer), "backfill", "readings/daily", "--from", "2026-01-01", "--to",
 		"2026-01-02", "--dry-run"), "0 partitions would be computed")
 
-	status, _ := w.postAs(t, writer, "/dags/readings/backfill", q)
+	status, _ = w.postAs(t, writer, "/dags/readings/backfill", q)
 	require.Equal(t, http.StatusSeeOther, status)
 	eventually(t, "it is done", func() (bool, error) {
 		list := rowsOf(w.page(t, writer, "/dags/readings/backfills"))
@@ -331,6 +334,21 @@ func TestThePageOfBackfills(t *testing.T) {
 		bad.Set(wrong, "x")
 		status, _ := w.send(t, writer, http.MethodGet, "/dags/readings/backfill?"+bad.Encode(), "", nil)
 		require.Equal(t, http.StatusUnprocessableEntity, status, wrong)
+
+		// The form keeps what was typed, and says what is wrong with it.
+		bad.Set("count", "1")
+		status, body := w.send(t, writer, http.MethodGet, "/dags/readings/backfills?"+bad.Encode(), "", nil)
+		require.Equal(t, http.StatusUnprocessableEntity, status, wrong)
+		again := parse(t, body)
+		requireAccessible(t, again, "backfills")
+		require.Len(t, withClass(again, "div", "problem"), 1)
+		typed := map[string]string{}
+		for _, input := range all(again, "input") {
+			typed[attribute(input, "name")] = attribute(input, "value")
+		}
+		for _, name := range []string{"from", "to", "concurrency"} {
+			require.Equal(t, bad.Get(name), typed[name])
+		}
 	}
 
 	must(t, w.env(t, writer), "pause", "readings")
