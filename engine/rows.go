@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -162,10 +161,13 @@ func cell(text json.RawMessage) (v any, err error) {
 	if whole, err := strconv.ParseInt(string(text), 10, 64); err == nil && string(text) != "-0" {
 		return whole, nil
 	}
+
 	if text[0] == '-' || '0' <= text[0] && text[0] <= '9' {
-		if f, err := strconv.ParseFloat(string(text), 64); err != nil || math.IsInf(f, 0) {
-			return text, nil // a number of JSON, which may be larger than a DOUBLE
+		f, err := strconv.ParseFloat(string(text), 64)
+		if same, _ := json.Marshal(f); err != nil || !bytes.Equal(same, text) {
+			return text, nil // a number of JSON, with more digits than a DOUBLE has
 		}
+		return f, nil
 	}
 	return v, json.Unmarshal(text, &v)
 }

@@ -3,6 +3,7 @@ package pgcopy
 import (
 	"encoding/binary"
 	"io"
+	"math"
 )
 
 // RawWriter writes rows whose values are in the binary format of their types already, as a query returns them, without
@@ -51,4 +52,14 @@ func Finite(numeric []byte) bool {
 	}
 	sign := binary.BigEndian.Uint16(numeric[4:])
 	return sign == 0 || sign == negativeNumeric
+}
+
+// Instant reports whether a timestamp in the binary format, microseconds since 2000, is one that DuckDB has, which
+// counts them from 1970 and ends in the year 294247; NULL and the infinities are.
+func Instant(timestamp []byte) bool {
+	if len(timestamp) != 8 {
+		return timestamp == nil
+	}
+	at := int64(binary.BigEndian.Uint64(timestamp))
+	return at == math.MaxInt64 || at < math.MaxInt64-sinceUnix // the last one is infinity there
 }

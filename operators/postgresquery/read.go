@@ -201,6 +201,9 @@ func fits(row [][]byte, columns []column, looks []look) error {
 		if strings.HasPrefix(c.Type, "DECIMAL(") && !strings.HasSuffix(c.Type, "[]") && !pgcopy.Finite(row[i]) {
 			return fmt.Errorf("column %q has a numeric that is no number (NaN or infinite)", c.Name)
 		}
+		if strings.HasPrefix(c.Type, "TIMESTAMP") && !strings.HasSuffix(c.Type, "[]") && !pgcopy.Instant(row[i]) {
+			return fmt.Errorf("column %q has a time after the year 294247, which no %s holds", c.Name, c.Type)
+		}
 	}
 	return nil
 }
