@@ -177,7 +177,9 @@ func (req BackfillRequest) check(job *registry.Job) error {
 
 	switch {
 	case len(job.Outputs) == 0 || job.Def.Effect == dag.EffectExternal:
-		return fault.New(fault.Invalid, "it acts outside dagctl, which is not done again")
+		return fault.New(fault.Invalid, "it acts outside dagctl, which no backfill does").
+			WithHint("`dagctl invalidate` makes a partition of its input newer, and it runs for that, as all " +
+				"readers do")
 	case by.Kind == dag.ByCursor:
 		return fault.New(fault.Invalid, "its segments follow each other, and are not made one by one").
 			WithHint("`dagctl invalidate` makes it read those from a position on again")

@@ -26,10 +26,12 @@ type entry struct {
 	Pins    pins
 	Task    uuid.UUID
 	Attempt int
+	Content string // hash of the rows, in their order
 }
 
-func entryOf(t *operators.Task) entry {
-	e := entry{pins{}, t.TaskID, t.Attempt}
+func (l *load) entry() entry {
+	t := l.task
+	e := entry{pins{}, t.TaskID, t.Attempt, l.content}
 	for _, p := range t.Inputs[0].Partitions {
 		e.Pins[t.Inputs[0].Generation.Version.String()+"/"+p.Key] = p.Revision
 	}
@@ -80,15 +82,15 @@ func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
 	if err := l.ensureLedger(ctx, tx); err != nil {
 		return false, err
 	}
-	now := entryOf(l.task)
+	now := l.entry()
 	text, err := json.Marshal(now.Pins)
 	if err != nil {
 		return false, err
 	}
 
-	tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (target, job, partition, pins, task, attempt, rows)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (target, job, partition) DO NOTHING`, ledger),
-		l.name(), jobOf(l.task), partitionOf(l.task), string(text), now.Task.String(), now.Attempt, l.rows)
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %s (target, job, partition, pins, task, attempt, rows, content)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (target, job, partition) DO NOTHING`, ledger),
+		l.name(), jobOf(l.task), partitionOf(l.task), string(text), now.Task.String(), now.Attempt, l.rows, now.Content)
 	if err != nil || tag.RowsAffected() > 0 {
 		return false, err
 	}
@@ -98,9 +100,9 @@ func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
 		was  string
 		task string
 	)
-	if err := tx.QueryRow(ctx, fmt.Sprintf(`SELECT pins::text, task::text, attempt FROM %s
+	if err := tx.QueryRow(ctx, fmt.Sprintf(`SELECT pins::text, task::text, attempt, content FROM %s
 		WHERE target = $1 AND job = $2 AND partition = $3 FOR UPDATE`, ledger),
-		l.name(), jobOf(l.task), partitionOf(l.task)).Scan(&was, &task, &last.Attempt); err != nil {
+		l.name(), jobOf(l.task), partitionOf(l.task)).Scan(&was, &task, &last.Attempt, &last.Content); err != nil {
 		return false, err
 	}
 	if err := json.Unmarshal([]byte(was), &last.Pins); err != nil {
@@ -117,10 +119,12 @@ func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
 	case l.Mode == appending && now.same(last):
 		return true, nil
 	}
-	_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET pins = $4, task = $5, attempt = $6, rows = $7, loaded_at = now()
+	_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET pins = $4, task = $5, attempt = $6, rows = $7, content = $8,
+		loaded_at = now()
 		WHERE target = $1 AND job = $2 AND partition = $3`, ledger), l.name(), jobOf(l.task), partitionOf(l.task),
-		string(text), now.Task.String(), now.Attempt, l.rows)
-	return false, err
+		string(text), now.Task.String(), now.Attempt, l.rows, now.Content)
+	// Another revision may have the same rows: after an invalidation, or of another version that serves again.
+	return l.Mode == appending && now.Content == last.Content, err
 }
 
 // ensureLedger creates the ledger if there is none. Those who do it at once wait for each other.
@@ -134,7 +138,7 @@ func (l *load) ensureLedger(ctx context.Context, tx pgx.Tx) error {
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s (
 		target text NOT NULL, job text NOT NULL, partition text NOT NULL, pins jsonb NOT NULL, task uuid NOT NULL,
-		attempt int NOT NULL, rows bigint NOT NULL, loaded_at timestamptz NOT NULL DEFAULT now(),
+		attempt int NOT NULL, rows bigint NOT NULL, content text NOT NULL, loaded_at timestamptz NOT NULL DEFAULT now(),
 		PRIMARY KEY (target, job, partition))`, l.in(ledgerTable)))
 	return err
 }

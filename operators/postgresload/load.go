@@ -2,6 +2,8 @@ package postgresload
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -35,8 +37,9 @@ type load struct {
 	columns []storage.Column
 	engines engines
 
-	rows int64
-	into map[string]string // types of the target's columns
+	rows    int64
+	content string            // hash of the rows, with their numbers
+	into    map[string]string // types of the target's columns
 }
 
 // staged is the temporary table that the rows go through. Nobody else waits for it.
@@ -103,12 +106,13 @@ func (l *load) stage(ctx context.Context, tx pgx.Tx) error {
 		sent <- err
 	}()
 
-	tag, err := tx.Conn().PgConn().CopyFrom(ctx, from, "COPY "+staged+" FROM STDIN (FORMAT binary)")
+	hash := sha256.New()
+	tag, err := tx.Conn().PgConn().CopyFrom(ctx, io.TeeReader(from, hash), "COPY "+staged+" FROM STDIN (FORMAT binary)")
 	from.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 	if failed := <-sent; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return failed
 	}
-	l.rows = tag.RowsAffected()
+	l.rows, l.content = tag.RowsAffected(), hex.EncodeToString(hash.Sum(nil))
 	return err
 }
 

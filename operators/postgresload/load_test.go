@@ -238,8 +238,18 @@ func TestAppendOncePerRevision(t *testing.T) {
 	w.fails(t, first, "a newer revision of partition a is in s.t already")
 	require.Equal(t, []string{"(1)", "(2)", "(3)"}, w.rows(t, "SELECT r FROM s.t ORDER BY r"))
 
+	// A new revision with the rows of the last one, as an invalidation makes, and one of another version that serves.
+	repeated := `{"table": "s.t", "rows": 1, "already_loaded": true}`
+	require.JSONEq(t, repeated, w.load(t, w.task(t, "a", 3, row(2), config)))
+	other := w.task(t, "a", 1, row(2), config)
+	other.Inputs[0].Generation.Version = uuid.New()
+	require.JSONEq(t, repeated, w.load(t, other))
+	require.Equal(t, []string{"(1)", "(2)", "(3)"}, w.rows(t, "SELECT r FROM s.t ORDER BY r"))
+	w.load(t, w.task(t, "a", 4, row(1), config))
+	require.Equal(t, []string{"(1)", "(1)", "(2)", "(3)"}, w.rows(t, "SELECT r FROM s.t ORDER BY r"), "changed back")
+
 	// Of several partitions, nobody could tell which rows are there already.
-	several := w.task(t, "a", 3, row(3), config)
+	several := w.task(t, "a", 5, row(3), config)
 	several.Inputs[0].Partitions = append(several.Inputs[0].Partitions, storage.Partition{Key: "b", Revision: 1})
 	w.fails(t, several, "append needs an input")
 	segment := w.task(t, "0-10", 1, row(3), config)
