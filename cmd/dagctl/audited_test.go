@@ -26,6 +26,8 @@ var silent = map[string]string{
 	"POST /v1/datasets/{name}/rematerialize": "with dry_run",
 	"POST /v1/datasets/{name}/events":        "the event may be there already",
 	"POST /v1/sources/{dag}/{job}/read":      "the source may be due already",
+	"POST /v1/gc":                            "with dry_run",
+	"POST /v1/udf-bundles":                   "the code may be there already",
 	"POST /v1/tasks:purge":                   "with dry_run",
 	"POST /v1/tasks:retry":                   "with dry_run",
 	"POST /v1/tasks:cancel":                  "with dry_run",

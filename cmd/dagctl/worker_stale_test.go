@@ -179,6 +179,6 @@ func staleState(t *testing.T, w *world, task uuid.UUID) taskAndData {
 		partitions: decode[[]registry.Revision](t, env, "datasets", "partitions", "drawn"),
 		rows:       decode[query.Rows](t, env, "datasets", "preview", "drawn").Rows,
 	}
-	s.task.Progress, s.task.State = 0, "" // the second worker's own heartbeats
+	s.task.Progress, s.task.State, s.task.RanSeconds = 0, "", 0 // what the second worker does meanwhile
 	return s
 }

@@ -321,14 +321,16 @@ func (d *TaskDetail) addTimes(now time.Time) {
 	if d.CompletedAt != nil && d.Waiting == "" {
 		until = *d.CompletedAt
 	}
+
+	var ran time.Duration
 	for _, a := range d.Attempts {
 		ended := until
 		if a.EndedAt != nil {
 			ended = *a.EndedAt
 		}
-		d.RanSeconds += max(ended.Sub(a.StartedAt).Seconds(), 0)
+		ran += max(ended.Sub(a.StartedAt), 0)
 	}
-	d.WaitedSeconds = max(until.Sub(d.CreatedAt).Seconds()-d.RanSeconds, 0)
+	d.RanSeconds, d.WaitedSeconds = ran.Seconds(), max(until.Sub(d.CreatedAt)-ran, 0).Seconds()
 }
 
 // retired reports whether no version runs the definition of a task's job any more.
