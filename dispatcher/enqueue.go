@@ -41,7 +41,8 @@ func (d *Dispatcher) Enqueue(
 		if job.Def.Source == nil || job.Def.Source.Kind != "manual" {
 			return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from its inputs or its schedule",
 				job.Address()).
-				WithHint("give it `source: {kind: manual}` to enqueue tasks by hand")
+				WithHint("`dagctl run %s` without a payload and options of tasks reads a source now; "+
+					"`source: {kind: manual}` takes tasks made by hand", job.Address())
 		}
 
 		if err := d.Pressure.HasRoom(caller.OrgID, job.Def.Runtime); err != nil {

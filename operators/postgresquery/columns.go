@@ -149,7 +149,7 @@ func stands(names []string, standing []textfile.Column) error {
 	}
 	return fault.New(fault.Invalid, "the query has the columns %s; the dataset has %s",
 		strings.Join(names[:min(30, len(names))], ", "), strings.Join(was[:min(30, len(was))], ", ")).
-		WithHint("list the columns to keep as `columns`; or `dagctl rematerialize` takes the new ones")
+		WithHint("list the columns to keep as `columns`; or give the output another name, which begins anew")
 }
 
 // choice returns a column as the wanted DuckDB type; empty: the one that its type in PostgreSQL has.

@@ -239,6 +239,8 @@ func (s *session) report(ctx context.Context) error {
 		case t.Waiting == "dead":
 			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Bad("dead"), what, t.Partition, cli.OneLine(t.Error, 1000))
 			fmt.Fprintf(s.Out, "  `dagctl tasks retry %s` retries it\n", t.ID)
+		case t.Waiting == "backoff" && t.Error == "": // it was handed back
+			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Busy("waits"), what, t.Partition, cli.OneLine(t.State, 300))
 		case t.Waiting == "backoff":
 			text := cli.OneLine(t.Error, 300)
 			fmt.Fprintf(s.Out, "%s %s %s, will retry: %s\n", style.Busy("failed"), what, t.Partition, text)

@@ -35,7 +35,12 @@ func runNow(ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partitio
 
 // readNow makes a source due at once.
 func readNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string) error {
-	if partition != "" {
+	switch {
+	case partition != "" && job.Source == "cron":
+		return fault.New(fault.Invalid, "%s/%s is a source: it is read as its schedule does", job.DAG, job.Name).
+			WithHint("leave --partition out; or `dagctl backfill %s/%s --from %s --to %s` reads one that has been",
+				job.DAG, job.Name, partition, partition)
+	case partition != "":
 		return fault.New(fault.Invalid, "%s/%s is a source: it is read whole, and finds the partitions itself",
 			job.DAG, job.Name).WithHint("leave --partition out")
 	}
