@@ -31,6 +31,7 @@ var (
 func parse(query string) (s statement, err error) {
 	var (
 		b     strings.Builder
+		first string // token that is neither space nor comment
 		depth int
 		ended bool
 	)
@@ -50,6 +51,9 @@ func parse(query string) (s statement, err error) {
 			part = s.use(name[1])
 		case part == ";":
 			ended, part = true, ""
+		case part == "{":
+			return s, fault.New(fault.Invalid, "line %d: { begins no value: there are {partition}, {start} and {end}",
+				lineOf(query, len(query)-len(rest)-1))
 		case part == "(":
 			depth++
 		case part == ")":
@@ -58,14 +62,24 @@ func parse(query string) (s statement, err error) {
 					lineOf(query, len(query)-len(rest)-1))
 			}
 		}
+		if first == "" && !blank {
+			first = part
+		}
 		b.WriteString(part)
 	}
 
-	if s.text = b.String(); strings.TrimSpace(s.text) == "" {
+	switch s.text = b.String(); {
+	case first == "":
 		return s, fault.New(fault.Invalid, "there is no statement")
+	case !slices.Contains(beginnings, strings.ToUpper(first)):
+		return s, fault.New(fault.Invalid, "it begins with %s, and has to be one SELECT", first).
+			WithHint("WITH, VALUES and TABLE begin one, too")
 	}
 	return s, nil
 }
+
+// beginnings are the first tokens of a query.
+var beginnings = []string{"SELECT", "WITH", "VALUES", "TABLE", "("}
 
 // use returns the parameter of a placeholder.
 func (s *statement) use(name string) string {

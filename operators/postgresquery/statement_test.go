@@ -19,7 +19,8 @@ func TestPlaceholdersAreParameters(t *testing.T) {
 		"SELECT $$;'$$, $a$ $$; $a$":              {text: "SELECT $$;'$$, $a$ $$; $a$"},
 		"SELECT /* ; /* ' */ */ a$b FROM t":       {text: "SELECT /* ; /* ' */ */ a$b FROM t"},
 		"SELECT (1), (SELECT (2))":                {text: "SELECT (1), (SELECT (2))"},
-		"SELECT {other}":                          {text: "SELECT {other}"}, // the database refuses it
+		"/* a */ (values (1))":                    {text: "/* a */ (values (1))"},
+		"-- a\nTABLE t":                           {text: "-- a\nTABLE t"},
 	} {
 		got, err := parse(query)
 		require.NoError(t, err, query)
@@ -33,6 +34,11 @@ func TestWrongStatements(t *testing.T) {
 		"":                              "there is no statement",
 		" ; ":                           "there is no statement",
 		"SELECT 1; DROP TABLE t":        "there is more than one statement",
+		"-- SELECT 1":                   "there is no statement",
+		"INSERT INTO t VALUES (1)":      "it begins with INSERT, and has to be one SELECT",
+		"/* a */ COMMIT":                "it begins with COMMIT",
+		"EXPLAIN SELECT 1":              "it begins with EXPLAIN",
+		"SELECT\n{other}":               "line 2: { begins no value: there are {partition}, {start} and {end}",
 		"SELECT\n'{start}'":             "line 2: {start} is in quotes",
 		"SELECT E'\\'{end}'":            "{end} is in quotes",
 		"SELECT $$ {partition} $$":      "{partition} is in quotes",
