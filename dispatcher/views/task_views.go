@@ -333,10 +333,14 @@ func (d *TaskDetail) addTimes(now time.Time) {
 	d.RanSeconds, d.WaitedSeconds = ran.Seconds(), max(until.Sub(d.CreatedAt)-ran, 0).Seconds()
 }
 
-// retired reports whether no version runs the definition of a task's job any more.
+// retired reports whether no version runs the definition of a task's job any more; false if the caller cannot see the
+// task's row.
 func retired(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (bool, error) {
 	var origin uuid.UUID
 	err := tx.QueryRow(ctx, `SELECT job_id FROM tasks WHERE org_id = $1 AND id = $2`, org, id).Scan(&origin)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

@@ -81,7 +81,7 @@ func (w *world) staleWorker(t *testing.T) {
 	first.says(t, "goes on 1\n")
 	first.says(t, "its end was not accepted")
 	after := w.task(t, id)
-	after.Progress, after.State = before.Progress, before.State // the second's own heartbeats
+	after.Progress, after.State, after.RanSeconds = before.Progress, before.State, before.RanSeconds // the second's own
 	require.Equal(t, before, after)
 
 	g.open(t, "second", "stale")
