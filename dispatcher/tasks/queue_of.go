@@ -47,6 +47,7 @@ func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, most int, now time.
 	if err != nil {
 		return nil, fmt.Errorf("look at the queued tasks of org %s: %w", org, err)
 	}
+
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[OrgQueue])
 }
 

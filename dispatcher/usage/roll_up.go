@@ -139,6 +139,7 @@ func readTrail(ctx context.Context, tx pgx.Tx, after, until uuid.UUID) ([]ended,
 	if err != nil {
 		return nil, err
 	}
+
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ended, err error) {
 		err = row.Scan(&e.id, &e.task, &e.attempt, &e.leaves, &e.completes, &e.fails, &e.at, &e.origin, &e.began,
 			&e.was)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -83,6 +84,16 @@ func (a Address) URL() *url.URL {
 		scheme = "https"
 	}
 	return &url.URL{Scheme: scheme, Host: a.hostPort(), Path: "/"}
+}
+
+// SecretsTo returns where the password of a config that holds an Address goes; empty if it holds none.
+func SecretsTo(config map[string]any) string {
+	var a Address
+	text, err := json.Marshal(config)
+	if err != nil || json.Unmarshal(text, &a) != nil {
+		return ""
+	}
+	return a.URL().String()
 }
 
 func (a Address) verified() bool { return a.SSLMode == "" || a.SSLMode == verifyFull }

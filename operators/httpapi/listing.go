@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -244,25 +245,30 @@ func nextLink(header http.Header) string {
 			if !found {
 				break
 			}
+
 			target, params, _ := strings.Cut(after, ">")
 			var link string
-			link, rest = upTo(params, ',')
-			for link != "" {
-				var param string
-				param, link = upTo(link, ';')
-				name, value, _ := strings.Cut(param, "=")
-				if !strings.EqualFold(strings.TrimSpace(name), "rel") {
-					continue
-				}
-				for _, rel := range strings.Fields(strings.Trim(strings.TrimSpace(value), `"`)) {
-					if strings.EqualFold(rel, "next") {
-						return strings.TrimSpace(target)
-					}
-				}
+			if link, rest = upTo(params, ','); isNext(link) {
+				return strings.TrimSpace(target)
 			}
 		}
 	}
 	return ""
+}
+
+// isNext reports whether the parameters of a link name it the next page.
+func isNext(params string) bool {
+	for params != "" {
+		var param string
+		param, params = upTo(params, ';')
+		name, value, _ := strings.Cut(param, "=")
+		relations := strings.Fields(strings.Trim(strings.TrimSpace(value), `"`))
+		if strings.EqualFold(strings.TrimSpace(name), "rel") &&
+			slices.ContainsFunc(relations, func(rel string) bool { return strings.EqualFold(rel, "next") }) {
+			return true
+		}
+	}
+	return false
 }
 
 // upTo cuts a text at the first separator that is not in quotes.

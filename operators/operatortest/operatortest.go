@@ -381,6 +381,7 @@ func elsewhere(t *testing.T, base string, task *operators.Task) map[string]strin
 			if err != nil || path == task.Scratch || slices.Contains(task.OutputDirs, path) {
 				return cmp.Or(err, fs.SkipDir)
 			}
+
 			found[path] = d.Type().String()
 			if d.Type().IsRegular() {
 				content, err := os.ReadFile(path)

@@ -117,13 +117,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  pgremote.Operational,
 		CheckJob:     checkJob,
-		SecretsTo: func(given map[string]any) string {
-			var c config
-			if operators.DecodeConfig(given, &c) != nil {
-				return ""
-			}
-			return c.URL().String()
-		},
+		SecretsTo:    pgremote.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err

@@ -108,13 +108,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		Reading: func(given map[string]any) any {
 			return map[string]any{"query": given["query"], "types": given["types"], "columns": given["columns"]}
 		},
-		SecretsTo: func(given map[string]any) string {
-			var c config
-			if operators.DecodeConfig(given, &c) != nil {
-				return ""
-			}
-			return c.URL().String()
-		},
+		SecretsTo: pgremote.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, _, err := parseConfig(given)
 			return given, err
