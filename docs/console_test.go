@@ -26,6 +26,7 @@ func TestConsoleBlocks(t *testing.T) {
 			}
 			if session.dir == "" {
 				session.dir, session.env = t.TempDir(), processtest.Environment(t)
+				processtest.RemoveCluster(t, filepath.Join(session.dir, ".dagctl"))
 			}
 			for _, step := range stepsOf(b) {
 				session.do(t, step, b)

@@ -28,7 +28,8 @@ func TestOnce(t *testing.T) {
 		t.Run(example, func(t *testing.T) {
 			t.Parallel()
 			dir := copyOf(t, example)
-			out := processtest.Must(t, dir, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", t.TempDir())
+			out := processtest.Must(t, dir, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data",
+				processtest.DataFolder(t))
 			for _, text := range want {
 				require.Contains(t, out, text)
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/worker"
 )
@@ -55,7 +56,7 @@ publish:
 // for each of them, and explains how to start the worker with the user's own function.
 func TestDevServesEveryRuntime(t *testing.T) {
 	t.Parallel()
-	dir, data := t.TempDir(), dataFolder(t)
+	dir, data := t.TempDir(), processtest.DataFolder(t)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "count"), 0o700))
 	for name, text := range map[string]string{
 		"dag.yaml": everywhereDAG, "numbers.csv": "n\n21\n",
@@ -135,7 +136,7 @@ func TestDevTakesAConfig(t *testing.T) {
 	start := func(lines string) result {
 		require.NoError(t, os.WriteFile(config, []byte(lines), 0o600))
 		return dagctl(t, nil, "dev", dir, "--once", "--config", config, "--addr", "127.0.0.1:0",
-			"--data", dataFolder(t))
+			"--data", processtest.DataFolder(t))
 	}
 	r := start("runtimes: { here: in-process }\nworkers: { pool_size: 2 }\n")
 	require.Zero(t, r.code, r.err)
@@ -151,7 +152,7 @@ func TestDevTakesAConfig(t *testing.T) {
 		require.Contains(t, r.err, says)
 	}
 	require.NoError(t, os.WriteFile(config, []byte("listen: 0.0.0.0:7070"), 0o600))
-	open := dagctl(t, nil, "dev", dir, "--config", config, "--data", dataFolder(t))
+	open := dagctl(t, nil, "dev", dir, "--config", config, "--data", processtest.DataFolder(t))
 	require.Equal(t, cli.ExitFailed, open.code)
 	require.Contains(t, open.err, "does not listen on 0.0.0.0:7070")
 }

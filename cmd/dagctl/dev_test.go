@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
-	"github.com/dagctl/dagctl/internal/pgdev"
+	"github.com/dagctl/dagctl/examples/processtest"
 )
 
 // output collects what a running command prints.
@@ -46,17 +46,9 @@ func starterFolder(t *testing.T) string {
 	return dir
 }
 
-// dataFolder returns a data folder. The test removes its PostgreSQL cluster, wherever dev has put it.
-func dataFolder(t *testing.T) string {
-	t.Helper()
-	data := filepath.Join(t.TempDir(), ".dagctl")
-	t.Cleanup(func() { require.NoError(t, pgdev.Remove(filepath.Join(data, "postgres"))) })
-	return data
-}
-
 func TestDevOnceRunsTheStarter(t *testing.T) {
 	t.Parallel()
-	dir, data := starterFolder(t), dataFolder(t)
+	dir, data := starterFolder(t), processtest.DataFolder(t)
 	args := []string{"dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", data}
 	out := must(t, nil, args...)
 	require.Regexp(t, `^dagctl dev: http://127\.0\.0\.1:\d+/\?token=\S+\n`, out)
@@ -87,7 +79,7 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 // A file that somebody has rolled back from is not deployed again before it changes.
 func TestDevLeavesARollbackAlone(t *testing.T) {
 	t.Parallel()
-	dir, data := starterFolder(t), dataFolder(t)
+	dir, data := starterFolder(t), processtest.DataFolder(t)
 	args := []string{"dev", dir, "--addr", "127.0.0.1:0", "--data", data}
 	sql := filepath.Join(dir, "sql", "daily.sql")
 	first, err := os.ReadFile(sql)
@@ -128,20 +120,20 @@ func TestDevOnceFailsWhereATaskDoes(t *testing.T) {
 	dir := starterFolder(t)
 	broken := filepath.Join(dir, "sql", "daily.sql")
 	require.NoError(t, os.WriteFile(broken, []byte("SELECT CAST(station AS INTEGER) AS station FROM readings"), 0o600))
-	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
+	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", processtest.DataFolder(t))
 	require.Equal(t, cli.ExitFailed, r.code, r.out+r.err)
 	require.Contains(t, r.out, "dead starter/daily")
 	require.Contains(t, r.err, "not everything completed")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "dag.yaml"), []byte("name: x\n"), 0o600))
-	r = dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
+	r = dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", processtest.DataFolder(t))
 	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "dag.yaml:1:1")
 }
 
 func TestDevServesAndFollowsSaves(t *testing.T) {
 	t.Parallel()
-	dir, data := starterFolder(t), dataFolder(t)
+	dir, data := starterFolder(t), processtest.DataFolder(t)
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	defer interrupt(errInterrupted)
 	var out, errs output
@@ -257,7 +249,7 @@ publish:
 		"  others: {").Replace(producerDAG))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "b-producer", "numbers.csv"), []byte("n\n21\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "c-other", "numbers.csv"), []byte("n\n7\n"), 0o600))
-	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", dataFolder(t))
+	out := must(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", processtest.DataFolder(t))
 	require.Contains(t, out, "doubled: 1 row in 1 partition\n n\n42\n")
 	require.Contains(t, out, "others: 1 row in 1 partition\nn\n7\n", "a path is relative to its own DAG file")
 }
@@ -267,7 +259,7 @@ func TestDevRecoversFromAKill(t *testing.T) {
 	t.Parallel()
 	path, err := binary()
 	require.NoError(t, err)
-	dir, data := starterFolder(t), dataFolder(t)
+	dir, data := starterFolder(t), processtest.DataFolder(t)
 	cmd, log := exec.Command(path, "dev", dir, "--addr", "127.0.0.1:0", "--data", data), new(output)
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(t, cmd.Start())

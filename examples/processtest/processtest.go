@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/freeport"
+	"github.com/dagctl/dagctl/internal/pgdev"
 )
 
 // binary is the path of the dagctl that Main has built.
@@ -106,6 +107,21 @@ func Environment(t testing.TB) []string {
 		}
 	}
 	return env
+}
+
+// DataFolder returns a data folder for `dagctl dev`. It is removed with the test.
+func DataFolder(t testing.TB) string {
+	t.Helper()
+	data := filepath.Join(t.TempDir(), ".dagctl")
+	RemoveCluster(t, data)
+	return data
+}
+
+// RemoveCluster removes the PostgreSQL cluster of a data folder when the test has ended, wherever `dagctl dev` has put
+// it: as root, that is outside the folder.
+func RemoveCluster(t testing.TB, data string) {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, pgdev.Remove(filepath.Join(data, "postgres"))) })
 }
 
 // Server is a running `dagctl dev`.

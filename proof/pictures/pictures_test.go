@@ -53,7 +53,7 @@ type show struct {
 // TestPictures writes pictures of the pages, and an animation of a walk through them. It leaves nothing where no folder
 // is given.
 func TestPictures(t *testing.T) {
-	dir, data := t.TempDir(), t.TempDir()
+	dir, data := t.TempDir(), processtest.DataFolder(t)
 	for _, example := range []string{"us-flights", "earthquakes"} {
 		for _, part := range []string{"dag.yaml", "sql", "data"} {
 			copyAll(t, filepath.Join("..", "..", "examples", example, part), filepath.Join(dir, example, part))
