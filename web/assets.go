@@ -6,13 +6,14 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"sync"
 
 	"github.com/dagctl/dagctl/authz"
 )
 
-// assetPath is where the files of static/ are. The hash of all of them is part of it, so that a browser may keep them
-// for good, and a module finds those of its own version beside it.
-var assetPath = "/static/" + hashOfAssets()
+// assetPath returns where the files of static/ are. The hash of all of them is part of it, so that a browser may keep
+// them for good, and a module finds those of its own version beside it.
+var assetPath = sync.OnceValue(func() string { return "/static/" + hashOfAssets() })
 
 func hashOfAssets() string {
 	hash := sha256.New()
@@ -33,7 +34,7 @@ func hashOfAssets() string {
 
 // asset serves a file of static/. One that is asked for under the path of another version of the server is not kept.
 func asset(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-	if "/static/"+r.PathValue("version") == assetPath {
+	if "/static/"+r.PathValue("version") == assetPath() {
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	http.ServeFileFS(w, r, files, path.Join("static", r.PathValue("file")))

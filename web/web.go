@@ -19,6 +19,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
@@ -146,7 +147,7 @@ func follow(pairs ...string) string {
 func (l layout) Who() string { return cmp.Or(l.Caller.Name, l.Caller.Actor) }
 
 // Asset returns the path of a file of static/.
-func (l layout) Asset(file string) string { return assetPath + "/" + file }
+func (l layout) Asset(file string) string { return assetPath() + "/" + file }
 
 // more are the tabs that the navigation keeps under one word, with their names.
 var more = map[string]string{"dead": "Dead letters", "late": "Late", "timers": "Timers", "usage": "Usage",
@@ -160,9 +161,10 @@ func (l layout) SignsOut() bool {
 	return l.Caller.CSRFToken() != "" && strings.HasPrefix(l.Caller.Actor, "user:")
 }
 
-// pages are the parsed templates by name. The templates are part of the binary, so parsing panics on a broken one; a
-// test executes each.
-var pages = parsePages()
+// pages returns the parsed templates by name. The templates are part of the binary, so parsing panics on a broken one;
+// a test executes each. Only servers need them: they are parsed at the first page, as each command and each engine is
+// a start of the same binary.
+var pages = sync.OnceValue(parsePages)
 
 func parsePages() map[string]*template.Template {
 	shared := []string{"layout.html", "forms.html", "graph.html", "timeline.html", "chart.html"}
@@ -185,7 +187,7 @@ func parsePages() map[string]*template.Template {
 func render(w http.ResponseWriter, status int, page string, l layout) error {
 	l.Now, l.Done = clock.Now(), doneBy(w)
 	var b bytes.Buffer
-	if err := pages[page].ExecuteTemplate(&b, "layout.html", l); err != nil {
+	if err := pages()[page].ExecuteTemplate(&b, "layout.html", l); err != nil {
 		return fmt.Errorf("render %s: %w", page, err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
