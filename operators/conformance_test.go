@@ -319,5 +319,8 @@ func TestHTTPSourceConforms(t *testing.T) {
 			"format": "csv"}}.refused("does not match pattern"),
 		caseOf{Name: "a password in the URL", Config: map[string]any{"url": "http://a:b@example.org/",
 			"format": "csv"}}.refused("without a password"),
+		caseOf{Name: "an unknown placeholder", Config: config("/day/{date}")}.refused("there is no {date}"),
+		caseOf{Name: "a header of two lines", Config: map[string]any{"url": server.URL, "format": "csv",
+			"headers": map[string]any{"X-Key": "a\r\nb"}}}.refused("the value of X-Key"),
 	)
 }

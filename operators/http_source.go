@@ -8,14 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
@@ -77,7 +82,10 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 			return ExpandURL(address, nil)
 		},
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
-			_, err := parseHTTPConfig(config)
+			c, err := parseHTTPConfig(config)
+			if err == nil {
+				err = CheckRequest(c.URL, c.Headers)
+			}
 			return config, err
 		},
 	}
@@ -115,6 +123,29 @@ func expand(text string, p *PartitionRange, escape func(string) string) string {
 		}
 	}
 	return strings.NewReplacer("{partition}", escape(key), "{start}", escape(start), "{end}", escape(end)).Replace(text)
+}
+
+var placeholder = regexp.MustCompile(`\{[A-Za-z_]+\}`)
+
+// UnknownPlaceholder returns the first placeholder of a text that ExpandURL and ExpandText leave as it is, or "".
+func UnknownPlaceholder(text string) string {
+	return placeholder.FindString(strings.NewReplacer("{partition}", "", "{start}", "", "{end}", "").Replace(text))
+}
+
+// CheckRequest refuses a URL with an unknown placeholder, and headers that no request can carry. Only new configs are
+// checked: what a version was deployed with stays as it was.
+func CheckRequest(address string, headers map[string]any) *dag.ConfigError {
+	if unknown := UnknownPlaceholder(address); unknown != "" {
+		return &dag.ConfigError{Key: "url", Message: fmt.Sprintf("there is no %s: use {partition}, {start} or {end}",
+			unknown)}
+	}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if value, ok := headers[name].(string); ok && !httpguts.ValidHeaderFieldValue(value) {
+			return &dag.ConfigError{Key: "headers", Message: fmt.Sprintf("the value of %s has a character that no "+
+				"header may have, such as the end of a line", name)}
+		}
+	}
+	return nil
 }
 
 // httpState is what the source remembers of the last answer.

@@ -182,6 +182,7 @@ func (s *Server) parameters() (map[string]string, error) {
 			"synchronous_commit": "off",
 			"full_page_writes":   "off",
 			"shared_buffers":     "64MB",
+			"autovacuum_naptime": "1min",  // each look at a database starts a process
 			"max_wal_size":       "128MB", // the folder may lie in memory
 		})
 	} else {

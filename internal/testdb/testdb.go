@@ -136,7 +136,7 @@ func (s *testServer) makeTemplate(ctx context.Context) (string, error) {
 func (s *testServer) create(t testing.TB, template string) string {
 	t.Helper()
 	name := "dagctl_test_" + strings.ToLower(rand.Text())
-	s.exec(t, t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template)
+	s.exec(t, t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY FILE_COPY")
 	t.Cleanup(func() { s.exec(t, context.Background(), "DROP DATABASE "+name+" WITH (FORCE)") })
 	return s.database(name)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -203,6 +204,32 @@ func (c config) checkAuth() *dag.ConfigError {
 	for name := range c.Headers {
 		if http.CanonicalHeaderKey(name) == "Authorization" {
 			return &dag.ConfigError{Key: "auth", Message: "`auth` sets the header Authorization, and so does `headers`"}
+		}
+	}
+	return nil
+}
+
+// checkNew refuses what a config may have that was deployed before it was refused.
+func (c config) checkNew() *dag.ConfigError {
+	if err := operators.CheckRequest(c.URL, c.Headers); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Query)) {
+		if unknown := operators.UnknownPlaceholder(string(c.Query[name])); unknown != "" {
+			return &dag.ConfigError{Key: "query", Message: fmt.Sprintf("%s: there is no %s: use {partition}, {start} "+
+				"or {end}", name, unknown)}
+		}
+	}
+
+	for _, path := range []string{c.Records, c.Pagination.Path, c.Pagination.More} {
+		if path != "" && slices.Contains(strings.Split(path, "."), "") {
+			return &dag.ConfigError{Message: fmt.Sprintf("path %q has an empty part between its dots", path)}
+		}
+	}
+	for _, secret := range []any{c.Auth.Token, c.Auth.Password, c.Auth.ClientSecret} {
+		if text, ok := secret.(string); ok && text != "" {
+			return &dag.ConfigError{Key: "auth", Message: "the secret is written out: versions keep it, and whoever " +
+				"sees the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}"}
 		}
 	}
 	return nil

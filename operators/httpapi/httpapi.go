@@ -45,7 +45,10 @@ func (o *operator) Spec() dag.OperatorSpec {
 		Operational:  []string{"max_pages", "max_bytes", "max_rows", "requests_per_second"},
 		SecretTo:     secretTo,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
-			_, err := parse(config)
+			c, err := parse(config)
+			if err == nil {
+				err = c.checkNew()
+			}
 			return config, err
 		},
 	})

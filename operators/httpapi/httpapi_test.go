@@ -233,6 +233,12 @@ func TestConforms(t *testing.T) {
 			"pagination": by("next_url", "path", "r.next")}), `"r.next" lies within "r"`),
 		refused("a parameter twice", ask("", config{"query": config{"p": 1}, "pagination": by("page", "param", "p")}),
 			"`query` sets it, too"),
+		refused("an unknown placeholder", ask("/{day}", nil), "there is no {day}"),
+		refused("one in a parameter", ask("", config{"query": config{"since": "{from}"}}), "since: there is no {from}"),
+		refused("a header of two lines", ask("", config{"headers": config{"x-a": "a\nb"}}), "the value of x-a"),
+		refused("a path with a hole", ask("", config{"records": "a..b"}), "has an empty part"),
+		refused("a token that is written out", ask("", config{"auth": config{"kind": "bearer", "token": "x"}}),
+			"give {secret: NAME}"),
 		refused("a type that is none", ask("", config{"types": config{"a": "x); DROP"}}),
 			"not a type that text can have"),
 	)

@@ -158,6 +158,7 @@ func TestPostgresLoadConforms(t *testing.T) {
 		refused("need each other", "t", "replace_partition", nil),
 		refused("NAME or SCHEMA.NAME", `t"; DROP`, "append", nil),
 		refused("NAME or SCHEMA.NAME", "a.b.c", "append", nil),
+		refused("_dagctl_loads has the loads", "_dagctl_loads", "append", nil),
 		refused("mode", "t", "merge", nil),
 	)
 }

@@ -74,6 +74,9 @@ func parseConfig(given map[string]any) (c config, fault *dag.ConfigError) {
 	case !tableForm.MatchString(c.Table):
 		return c, &dag.ConfigError{Key: "table", Message: "it must be NAME or SCHEMA.NAME, of 63 characters " +
 			"each, without quotes"}
+	case c.name() == ledgerTable:
+		return c, &dag.ConfigError{Key: "table", Message: ledgerTable + " has the loads of a schema: give the rows " +
+			"another table"}
 	case (c.Mode == upsert) != (len(c.Key) > 0):
 		return c, &dag.ConfigError{Key: "mode", Message: "`key` and mode upsert need each other"}
 	case (c.Mode == replacePartition) != (c.PartitionColumn != ""):
@@ -150,7 +153,7 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 			"replace those of the others; use replace_partition"}
 	case c.Mode == replacePartition && (job.PartitionBy.Kind == "" || job.PartitionBy.Kind == dag.ByCursor):
 		return &dag.ConfigError{Key: "mode", Message: "replace_partition needs partitions of time, by key or of " +
-			"ranges"}
+			"ranges: give the job the `partition_by` of its input, such as `partition_by: { time: day }`"}
 	}
 	return nil
 }
