@@ -1,0 +1,38 @@
+package dispatcher_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+)
+
+// example serves the DAG of an operator's example, with its data in the landing folder.
+func example(t *testing.T, operator string) *dispatchertest.World {
+	t.Helper()
+	w := dispatchertest.NewWorld(t)
+	folder := filepath.Join("..", "operators", operator, "example")
+	require.NoError(t, os.CopyFS(w.Landing, os.DirFS(folder)))
+	document, err := os.ReadFile(filepath.Join(folder, "dag.yaml"))
+	require.NoError(t, err)
+	w.Serve(string(document))
+	w.Settle()
+	return w
+}
+
+func TestExampleOfRanges(t *testing.T) {
+	t.Parallel()
+	w := example(t, "rangeaggregator")
+	require.Equal(t, listedRanges(100, 0, 200), sortedRows(w, "hundreds"))
+	require.Equal(t, listedRanges(50, 0, 50, 200, 250), sortedRows(w, "halves"))
+
+	text := "range_start,range_end\n90,210\n"
+	require.NoError(t, os.WriteFile(filepath.Join(w.Landing, "parts", "wednesday.csv"), []byte(text), 0o600))
+	w.Poll()
+	w.Settle()
+	require.Equal(t, listedRanges(100, 0, 100, 200), sortedRows(w, "hundreds"))
+	require.Equal(t, listedRanges(50, 0, 50, 100, 150, 200, 250), sortedRows(w, "halves"))
+}
