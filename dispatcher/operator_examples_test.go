@@ -36,3 +36,11 @@ func TestExampleOfRanges(t *testing.T) {
 	require.Equal(t, listedRanges(100, 0, 100, 200), sortedRows(w, "hundreds"))
 	require.Equal(t, listedRanges(50, 0, 50, 100, 150, 200, 250), sortedRows(w, "halves"))
 }
+
+func TestExampleOfCompaction(t *testing.T) {
+	t.Parallel()
+	w := example(t, "parquetcompact")
+	require.Equal(t, map[string][]string{"2026-01": {"11,1.5", "12,-0.5", "21,1.5", "22,-0.5", "31,1.5", "32,-0.5"}},
+		w.Read("monthly_readings"))
+	require.Len(t, w.Read("daily_readings"), 3, "the days stay as they are")
+}

@@ -88,7 +88,7 @@ func TestRangesOfPartitionsInAnyOrder(t *testing.T) {
 					for _, task := range w.Claim(w.D) {
 						_ = w.Do(w.D, task)
 					}
-					w.Reap(dispatchertest.Later(time.Hour))
+					w.Reap(dispatchertest.Later(time.Minute))
 					w.Promote(dispatchertest.Later(2 * time.Hour))
 				}
 				if random.IntN(2) == 0 {
