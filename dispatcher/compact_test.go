@@ -33,8 +33,8 @@ publish:
   mail_compact: { from: { job: compact } }
 `
 
-// Each revision of many small files becomes one of a single file with the same rows in the same order, also if the
-// process dies with the work done, and if two do it at once.
+// Each revision of many small files becomes one of a single file with the same rows, also if the process dies with the
+// work done and ends it late.
 func TestCompactionOfAppendedFiles(t *testing.T) {
 	t.Parallel()
 	w := dispatchertest.NewWorld(t)

@@ -44,3 +44,10 @@ func TestExampleOfCompaction(t *testing.T) {
 		w.Read("monthly_readings"))
 	require.Len(t, w.Read("daily_readings"), 3, "the days stay as they are")
 }
+
+func TestExampleOfIntegrity(t *testing.T) {
+	t.Parallel()
+	w := example(t, "integritycheck")
+	require.Equal(t, map[string][]string{"first": {},
+		"second": {"sequence,after 4,5,6", "sequence,after 6,7,6", "unique,number 6,1 row,2 rows"}}, w.Read("findings"))
+}

@@ -53,13 +53,31 @@ func byKey(in operators.AssignedInput) ([]Range, error) {
 	return parts, nil
 }
 
+// elsewhere refuses an input on a worker, which is not told how inputs are partitioned, whose partitions may be parts
+// themselves.
+func elsewhere(in operators.AssignedInput) error {
+	for _, p := range in.Partitions {
+		if _, _, err := (dag.Partitioning{Kind: dag.ByCursor}).Range(p.Key); err == nil && in.PartitionBy.Kind == "" {
+			return fault.New(fault.Invalid, "input %q has the partition %s, and a worker is not told whether that "+
+				"is a range", in.As, p.Key).WithHint("give the job a runtime that is the server's own process")
+		}
+	}
+	return nil
+}
+
 // wholeNumbers are the types of columns with positions.
 var wholeNumbers = []string{"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
 	"UBIGINT", "UHUGEINT", "DECIMAL(38,0)"}
 
+// IsWhole reports whether values of a type are whole numbers.
+func IsWhole(columnType string) bool { return slices.Contains(wholeNumbers, columnType) }
+
 // byRow returns the parts that the rows of an input are. The engine joins those that overlap or touch.
 func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Range, error) {
 	in := t.Inputs[input]
+	if err := elsewhere(in); err != nil {
+		return nil, operators.Permanent(err)
+	}
 	if len(t.InputFiles[input]) == 0 {
 		return nil, nil
 	}
@@ -69,7 +87,7 @@ func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Rang
 	}
 	for _, name := range []string{c.StartColumn, c.EndColumn} {
 		at := slices.IndexFunc(columns, func(have relations.Column) bool { return sqltext.Same(have.Name, name) })
-		if at < 0 || !slices.Contains(wholeNumbers, columns[at].Type) {
+		if at < 0 || !IsWhole(columns[at].Type) {
 			return nil, operators.Permanent(fault.New(fault.Invalid, "input %q has no column %q of whole numbers",
 				in.As, name).WithHint("name its columns as `start_column` and `end_column`"))
 		}
