@@ -106,25 +106,30 @@ func (e *Engines) Preview(
 	if err != nil {
 		return nil, nil, err
 	}
-	q := Rows{Scope: relations.UTC, SQL: fmt.Sprintf("SELECT * FROM files LIMIT %d OFFSET %d", limit, offset),
-		Relations: []relations.Relation{{Name: "files", Files: inside}}, Rows: limit, Bytes: maxLook}
-	var (
-		lines bytes.Buffer
-		read  RowsRead
-	)
-	if err := g.Stream(ctx, q, &lines, 2*maxLook+16<<20, &read); err != nil {
-		return nil, nil, err
-	}
-
-	if err := read.Failed.Err(); err != nil {
+	read, rows, err := g.Rows(ctx, Rows{Scope: relations.UTC,
+		SQL:       fmt.Sprintf("SELECT * FROM files LIMIT %d OFFSET %d", limit, offset),
+		Relations: []relations.Relation{{Name: "files", Files: inside}}, Rows: limit, Bytes: maxLook})
+	if err != nil {
 		return nil, nil, err
 	}
 	if read.Truncated {
 		return nil, nil, fault.New(fault.TooLarge, "%d rows have more than the %d MB that are shown at once", limit,
 			maxLook>>20).WithHint("ask for fewer rows")
 	}
-	rows, err := cells(lines.Bytes(), read.Count)
-	return read.Columns, rows, err
+	return read.Columns, rows, nil
+}
+
+// Rows asks for the rows of a statement, as values that JSON holds without loss: see Preview.
+func (g *Engine) Rows(ctx context.Context, q Rows) (read RowsRead, rows [][]any, err error) {
+	var lines bytes.Buffer
+	if err := g.Stream(ctx, q, &lines, 2*q.Bytes+16<<20, &read); err != nil {
+		return read, nil, err
+	}
+	if err := read.Failed.Err(); err != nil {
+		return read, nil, err
+	}
+	rows, err = cells(lines.Bytes(), read.Count)
+	return read, rows, err
 }
 
 // cells returns rows that an engine streamed as lines of JSON.

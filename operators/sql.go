@@ -87,12 +87,9 @@ func (o *sqlOperator) Run(ctx context.Context, t *Task) (Result, error) {
 
 // openInputs opens the inputs of the task as relations.
 func (t *Task) openInputs(ctx context.Context) error {
-	all := make([]relations.Relation, len(t.Inputs))
-	for i := range t.Inputs {
-		var err error
-		if all[i], err = t.relation(i); err != nil {
-			return err
-		}
+	all, err := t.relations()
+	if err != nil {
+		return err
 	}
 	return t.work.open(ctx, t.Scope(), all)
 }

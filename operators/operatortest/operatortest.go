@@ -66,6 +66,7 @@ type Input struct {
 	Query string // SELECT of its rows
 	Where []dag.Condition
 	Empty bool // it has columns but no files
+	Kind  storage.Kind
 }
 
 // Run checks op against the rules and its cases.
@@ -353,6 +354,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 
 	for i, in := range c.Inputs {
 		input := operators.AssignedInput{Index: i, As: in.As, Where: in.Where,
+			Generation: storage.Generation{Kind: in.Kind},
 			Partitions: []storage.Partition{{Key: dag.WholeKey, Revision: 1}}}
 		file := filepath.Join(dir(fmt.Sprintf("input%d", i)), "part.parquet")
 		input.Schema = write(t, in.Query, file)

@@ -5,15 +5,19 @@ package standard
 import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/httpapi"
+	"github.com/dagctl/dagctl/operators/integritycheck"
+	"github.com/dagctl/dagctl/operators/parquetcompact"
 	"github.com/dagctl/dagctl/operators/postgresload"
 	"github.com/dagctl/dagctl/operators/postgresquery"
+	"github.com/dagctl/dagctl/operators/rangeaggregator"
+	"github.com/dagctl/dagctl/operators/rangesplitter"
 )
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
-	for _, operator := range []func(operators.Options) (operators.Operator, error){httpapi.New, postgresload.New,
-		postgresquery.New} {
+	for _, operator := range []func(operators.Options) (operators.Operator, error){httpapi.New, integritycheck.New,
+		parquetcompact.New, postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New} {
 		op, err := operator(o)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,75 @@
+package operators
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
+)
+
+// maxAsked is how many bytes the rows of Ask may have.
+const maxAsked = 32 << 20
+
+// Select runs a SELECT over the inputs, each under its name and with the rows that the job reads, in the task's engine.
+// It writes the rows, in their order, to the Parquet file of that name in the folder of an output.
+func (t *Task) Select(ctx context.Context, query string, output int, file string) (
+	rows int64, columns []ColumnOrigin, err error,
+) {
+	all, err := t.relations()
+	if err != nil {
+		return 0, nil, err
+	}
+	if !t.work.has(t.Scope(), all) {
+		if err := t.work.open(ctx, t.Scope(), all); err != nil {
+			return 0, nil, err
+		}
+	}
+
+	var selected engine.Selected
+	target := filepath.Join(t.OutputDirs[output], file)
+	err = t.work.write(ctx, target, func(inside string) engine.Question {
+		return engine.Select{SQL: query, Target: inside}
+	}, &selected)
+	return selected.Rows, t.origins(t.Outputs[output].Index, selected.Origins), err
+}
+
+// Ask runs a SELECT over the inputs, as Select does, and over more relations, and returns its rows, at most that many,
+// as values of JSON: whole numbers are int64. More rows are an error.
+func (t *Task) Ask(ctx context.Context, query string, most int, more ...relations.Relation) ([][]any, error) {
+	all, err := t.relations()
+	if err != nil {
+		return nil, err
+	}
+	g, err := t.work.engine(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	q := engine.Rows{Scope: t.Scope(), SQL: query, Rows: most, Bytes: maxAsked}
+	for _, r := range append(all, more...) {
+		if r.Files, err = g.In(r.Files...); err != nil {
+			return nil, err
+		}
+		q.Relations = append(q.Relations, r)
+	}
+
+	t.work.opened = nil // these relations take the place of those that were open
+	read, rows, err := g.Rows(ctx, q)
+	if err == nil && read.Truncated {
+		err = fault.New(fault.TooLarge, "there are more than %d rows, or more than %d MB of them", most, maxAsked>>20)
+	}
+	return rows, err
+}
+
+// relations returns the inputs as relations.
+func (t *Task) relations() (all []relations.Relation, err error) {
+	all = make([]relations.Relation, len(t.Inputs))
+	for i := range t.Inputs {
+		if all[i], err = t.relation(i); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
