@@ -112,7 +112,7 @@ func drop(w *dispatchertest.World, name, rows string) {
 	w.Settle()
 }
 
-// Each key is delivered once, whatever revisions and partitions have it, and after a rollback, too.
+// Each key is delivered once, whatever revisions and partitions have it, and after a rollback and a rename, too.
 func TestWhatIsDeliveredIsNotDeliveredAgain(t *testing.T) {
 	t.Parallel()
 	re := newReceiver(t)
@@ -140,6 +140,11 @@ func TestWhatIsDeliveredIsNotDeliveredAgain(t *testing.T) {
 	drop(w, "a", "1,again\n2,again\n5,again\n6,hi\n")
 	require.Equal(t, []string{`{"person":6,"text":"hi"}`}, re.got(), "the ledger does not go back")
 	require.Contains(t, statuses(w, "a"), "5,delivered,1")
+
+	w.Serve(dispatchertest.Edit(yaml, "- name: sent", "- name: posted\n    renamed_from: sent",
+		"job: sent", "job: posted"))
+	drop(w, "a", "1,again\n7,hi\n")
+	require.Equal(t, []string{`{"person":7,"text":"hi"}`}, re.got(), "a renamed job knows what it has delivered")
 }
 
 // What fails for now is sent again under the same key, within the attempt and by the next one. What the receiver
