@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/deliveries"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/clock"
@@ -196,6 +197,8 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 
 	a := t.Assignment
 	a.NoRows, a.Checks = d.noRowsOf(t), t.Job.Def.Checks
+	a.Deliveries = deliveries.Ledger{Pool: d.Pool, Org: t.Job.OrgID, DAG: t.Job.DAG, Job: t.Job.Def.Identity(),
+		Fence: t.Fence}
 	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}
 }
 

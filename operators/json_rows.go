@@ -3,8 +3,12 @@ package operators
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -64,4 +68,42 @@ func (r JSONRows) Read(ctx context.Context, t *Task, name, path string) (RowsRea
 func (r JSONRows) tabular() tabular {
 	return tabular{OnBadRows: r.OnBadRows, Declaration: textfile.Declaration{Format: "ndjson", Types: r.Types,
 		Columns: r.Columns, DateFormat: r.DateFormat, TimestampFormat: r.TimestampFormat}}
+}
+
+// RowsAsJSON writes the rows of an input that the job reads to a file of NDJSON below Scratch, in their order. It
+// returns "" if the input has no files.
+func (t *Task) RowsAsJSON(ctx context.Context, input int) (file string, err error) {
+	rel, err := t.relation(input)
+	if err != nil {
+		return "", Permanent(err)
+	}
+	if len(rel.Files) == 0 {
+		return "", nil
+	}
+	if err := t.work.open(ctx, t.Scope(), []relations.Relation{rel}); err != nil {
+		return "", err
+	}
+	return t.exportJSON(ctx, rel.Name)
+}
+
+func (t *Task) exportJSON(ctx context.Context, relation string) (string, error) {
+	file := filepath.Join(t.Scratch, "input.ndjson")
+	return file, t.work.write(ctx, file, func(inside string) engine.Question {
+		return engine.Export{Relation: relation, Target: inside, Format: "ndjson"}
+	}, nil)
+}
+
+// WriteJSON writes a file of NDJSON, whose objects have exactly the given columns, as the content of an output.
+func (t *Task) WriteJSON(ctx context.Context, output int, columns []dag.Column, file string) error {
+	r := JSONRows{Types: map[string]string{}}
+	for _, c := range columns {
+		r.Types[c.Name] = c.Type
+		r.Columns = append(r.Columns, c.Name)
+	}
+	q := engine.Text{Declaration: r.tabular().Declaration, Zone: "UTC", Files: textFiles([]string{file})}
+	read, err := t.work.readText(ctx, q, filepath.Join(t.OutputDirs[output], "part.parquet"), "")
+	if err == nil && read.Result.BadRows > 0 {
+		err = fault.New(fault.Internal, "%d rows of %s do not fit their columns", read.Result.BadRows, t.Operator)
+	}
+	return err
 }

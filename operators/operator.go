@@ -79,6 +79,8 @@ type Assignment struct {
 	Drain <-chan struct{} `json:"-"`
 	// Committer commits before the end of a run; nil: the run may not. Operators call Task.Commit.
 	Committer Committer `json:"-"`
+	// Deliveries is what the job has delivered to others; nil: the run is not in a process of the server.
+	Deliveries Deliveries `json:"-"`
 	// NoRows decides about outputs without rows; nil: those without files stay as they are.
 	NoRows NoRows `json:"-"`
 	// Checks are the checks of the outputs, which the run makes over what it wrote; nil: others make them. A worker,

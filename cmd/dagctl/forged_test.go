@@ -19,8 +19,8 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/authz/identity"
-	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/internal/testoidc"
+	"github.com/dagctl/dagctl/internal/webhook"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -137,7 +137,7 @@ func (w *world) credentials(t *testing.T, p *testoidc.Provider) []credential {
 			r.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version))
 			return r
 		}, 0},
-		{"a delivery's signature", notices.Sign("hunter22hunter22", id, stamp, []byte(body)),
+		{"a delivery's signature", webhook.Sign("hunter22hunter22", id, stamp, []byte(body)),
 			func(value string) *http.Request {
 				r := w.request(http.MethodPost, "/v1/hooks/acme/inbox/take", body)
 				r.Header.Set("Webhook-Id", id)

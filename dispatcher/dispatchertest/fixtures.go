@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/sources"
+	"github.com/dagctl/dagctl/internal/webhook"
 )
 
 // Raw is the job that most of these DAGs begin with. It lists what a test puts under "raw", a partition a day.
@@ -190,7 +190,7 @@ func BoundTo(jobs ...string) authz.Binding { return authz.Binding{AddJobs: jobs}
 // Signed returns a delivery to shop/orders, signed with a key.
 func Signed(key, id string, at time.Time, body string) sources.Delivery {
 	stamp := strconv.FormatInt(at.Unix(), 10)
-	return sources.Delivery{Org: "acme", Path: "shop/orders", ID: id, Timestamp: stamp, Signature: notices.Sign(key, id,
+	return sources.Delivery{Org: "acme", Path: "shop/orders", ID: id, Timestamp: stamp, Signature: webhook.Sign(key, id,
 		stamp, []byte(body)), Body: []byte(body)}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/webhook"
 )
 
 const (
@@ -83,7 +84,8 @@ func request(ctx context.Context, p notifyPayload, target *url.URL, key string) 
 	stamp := strconv.FormatInt(clock.Now().Unix(), 10)
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "User-Agent": "dagctl", "Idempotency-Key": p.Notice.ID,
-		"webhook-id": p.Notice.ID, "webhook-timestamp": stamp, "webhook-signature": Sign(key, p.Notice.ID, stamp, body),
+		"webhook-id": p.Notice.ID, "webhook-timestamp": stamp,
+		"webhook-signature": webhook.Sign(key, p.Notice.ID, stamp, body),
 	} {
 		req.Header.Set(name, value)
 	}

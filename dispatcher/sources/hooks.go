@@ -17,12 +17,12 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
-	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/webhook"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -175,7 +175,7 @@ func CheckSignature(key string, in Delivery, now time.Time) string {
 		return "webhook-timestamp is not of now"
 	}
 
-	want := []byte(notices.Sign(key, in.ID, in.Timestamp, in.Body))
+	want := []byte(webhook.Sign(key, in.ID, in.Timestamp, in.Body))
 	match := 0
 	for candidate := range strings.FieldsSeq(in.Signature) {
 		match |= subtle.ConstantTimeCompare([]byte(candidate), want)

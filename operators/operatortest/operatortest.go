@@ -48,6 +48,7 @@ type Case struct {
 	State       json.RawMessage
 	Roots       []string
 	Secrets     map[string]secret.Value // those that the config names
+	Deliveries  operators.Deliveries    // of a task that runs; nil: the run is not in a process of the server
 
 	Fails     string // part of the error of the run
 	Permanent bool   // whether that error is permanent
@@ -345,7 +346,7 @@ func newTask(t *testing.T, c Case) (*operators.Task, string) {
 		Assignment: operators.Assignment{
 			TaskID: uuid.New(), Attempt: 1, OrgSlug: "acme", DAG: "d", Job: "j", Config: c.Config,
 			Payload: c.Payload, PartitionBy: c.PartitionBy, Partition: c.Partition, State: c.State, Roots: c.Roots,
-			Secrets: c.Secrets,
+			Secrets: c.Secrets, Deliveries: c.Deliveries,
 		},
 		Scratch:  dir("scratch"),
 		Progress: func(int, string) {},

@@ -11,13 +11,16 @@ import (
 	"github.com/dagctl/dagctl/operators/postgresquery"
 	"github.com/dagctl/dagctl/operators/rangeaggregator"
 	"github.com/dagctl/dagctl/operators/rangesplitter"
+	"github.com/dagctl/dagctl/operators/webhook"
 )
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
-	for _, operator := range []func(operators.Options) (operators.Operator, error){httpapi.New, integritycheck.New,
-		parquetcompact.New, postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New} {
+	for _, operator := range []func(operators.Options) (operators.Operator, error){
+		httpapi.New, integritycheck.New, parquetcompact.New, postgresload.New, postgresquery.New, rangeaggregator.New,
+		rangesplitter.New, webhook.New,
+	} {
 		op, err := operator(o)
 		if err != nil {
 			return nil, err

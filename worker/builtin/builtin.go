@@ -36,16 +36,28 @@ type Options struct {
 func Register(w *worker.Worker, o Options) error {
 	names := o.Only
 	if len(names) == 0 {
-		names = o.Registry.Names()
+		names = o.names()
 	}
 	for _, name := range names {
 		op, ok := o.Registry.Get(name)
 		if !ok {
-			return fmt.Errorf("unknown operator %q; the operators are %q", name, o.Registry.Names())
+			return fmt.Errorf("unknown operator %q; the operators are %q", name, o.names())
+		}
+		if _, server := op.(operators.ServerOnly); server {
+			return fmt.Errorf("operator %q runs in the server's own processes only", name)
 		}
 		w.HandleOperator(protocol.Operator{Name: name, Version: op.Spec().Version}, o.run)
 	}
 	return nil
+}
+
+// names returns the operators that a worker can run.
+func (o Options) names() []string {
+	return slices.DeleteFunc(o.Registry.Names(), func(name string) bool {
+		op, _ := o.Registry.Get(name)
+		_, server := op.(operators.ServerOnly)
+		return server
+	})
 }
 
 // run runs a task of an operator as the server's own process would.

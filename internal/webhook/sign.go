@@ -1,4 +1,7 @@
-package notices
+// Package webhook has what senders and receivers of webhooks share.
+//
+// Vocabulary: a signature is that of the Standard Webhooks specification. It owns no tables.
+package webhook
 
 import (
 	"crypto/hmac"

@@ -1,0 +1,198 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/webhook"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// Target is where messages go, with what all requests have. Errors name its host only: a URL may carry a key.
+type Target struct {
+	url     *url.URL
+	method  string
+	headers http.Header
+	key     string // to sign with; empty: nothing is signed
+
+	mu     sync.Mutex
+	next   time.Time // no request is sent before
+	inARow int       // deliveries in a row that no try made
+	over   error     // why no more requests are sent in this run
+}
+
+// NewTarget returns a target. at is the place of its fields in the config, for errors.
+func NewTarget(t *operators.Task, at string, to *url.URL, method string, s Sending) (*Target, error) {
+	target := &Target{url: to, method: method, headers: http.Header{}}
+	for name, field := range s.Headers {
+		text, err := t.SecretTo(to, field, "config."+at+"headers."+name)
+		if err != nil {
+			return nil, err
+		}
+		target.headers.Set(name, text)
+	}
+	target.headers.Set("User-Agent", "dagctl")
+	target.headers.Set("Content-Type", "application/json")
+	var err error
+	target.key, err = t.SecretTo(to, s.Sign, "config."+at+"sign")
+	return target, err
+}
+
+// answer is what became of one request.
+type answer struct {
+	status operators.DeliveryStatus // Delivered, Refused or Waiting
+	code   int                      // of HTTP; 0: none came
+	why    string                   // it is not delivered
+	wait   time.Duration            // that the receiver asks for; 0: it does not say
+	fatal  error                    // no request of the run can succeed
+}
+
+// mostInARow is how many deliveries in a row may fail with all their tries before the target is left alone for the run.
+const mostInARow = 5
+
+// note notes how a delivery of this run ended.
+func (t *Target) note(d operators.Delivery) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if d.Status == operators.Delivered || d.Status == operators.Refused {
+		t.inARow = 0
+		return
+	}
+	if t.inARow++; t.inARow == mostInARow && t.over == nil {
+		t.over = fault.New(fault.Unavailable, "%d deliveries in a row did not succeed, the last because %s", mostInARow,
+			d.Error)
+	}
+}
+
+// stop ends the requests of the run to the target.
+func (t *Target) stop(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over == nil {
+		t.over = why
+	}
+}
+
+// stopped returns why no more requests are sent to the target; nil: they are.
+func (t *Target) stopped() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.over
+}
+
+// holdBack lets no request be sent for some time.
+func (t *Target) holdBack(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := time.Now().Add(d); at.After(t.next) {
+		t.next = at
+	}
+}
+
+// turn waits until a request may be sent, of which there are rate in a second; 0: any number.
+func (t *Target) turn(ctx context.Context, rate float64) error {
+	t.mu.Lock()
+	now := time.Now()
+	wait := max(0, t.next.Sub(now))
+	if rate > 0 {
+		t.next = now.Add(wait + time.Duration(float64(time.Second)/rate))
+	}
+	t.mu.Unlock()
+	return sleep(ctx, wait)
+}
+
+// maxAnswer is how much of an answer is read, so that its connection can be used again, in bytes.
+const maxAnswer = 64 << 10
+
+// send sends a message once.
+func (t *Target) send(ctx context.Context, client *http.Client, timeout time.Duration, m Message) answer {
+	requestCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(requestCtx, t.method, t.url.String(), bytes.NewReader(m.Body))
+	if err != nil {
+		return answer{status: operators.Refused, why: "the address is not a URL"}
+	}
+	request.Header = t.headers.Clone()
+	request.Header.Set("Idempotency-Key", m.id)
+	if t.key != "" {
+		stamp := strconv.FormatInt(clock.Now().Unix(), 10)
+		request.Header.Set("webhook-id", m.id)
+		request.Header.Set("webhook-timestamp", stamp)
+		request.Header.Set("webhook-signature", webhook.Sign(t.key, m.id, stamp, m.Body))
+	}
+
+	response, err := client.Do(request)
+	if err != nil {
+		return t.unanswered(ctx, err, timeout)
+	}
+	defer response.Body.Close()
+	_, _ = io.CopyN(io.Discard, response.Body, maxAnswer) // its status is what counts
+	return t.answered(response)
+}
+
+// answered classifies an answer by its status.
+func (t *Target) answered(response *http.Response) answer {
+	code := response.StatusCode
+	a := answer{status: operators.Refused, code: code, why: fmt.Sprintf("%s answered %s", t.url.Host,
+		strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code))))}
+	switch {
+	case code >= 200 && code < 300:
+		return answer{status: operators.Delivered, code: code}
+	case code >= 300 && code < 400:
+		a.why += ", and redirects are not followed"
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests,
+		code >= 500:
+		a.status, a.wait = operators.Waiting, askedToWait(response, time.Now())
+	}
+	return a
+}
+
+// unanswered classifies a request without an answer. It may have arrived all the same.
+func (t *Target) unanswered(ctx context.Context, err error, timeout time.Duration) answer {
+	a := answer{status: operators.Waiting}
+	var named *url.Error // contains the URL
+	if errors.As(err, &named) {
+		err = named.Err
+	}
+
+	switch {
+	case ctx.Err() != nil:
+		a.fatal, a.why = context.Cause(ctx), "the run ended before the answer came"
+	case fault.Is(err, fault.Forbidden):
+		a.fatal, a.why = operators.Permanent(err), err.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		a.why = fmt.Sprintf("%s did not answer within %s", t.url.Host, timeout)
+	default:
+		a.why = fmt.Sprintf("%s %s: %s", t.method, t.url.Host, err)
+	}
+	return a
+}
+
+// askedToWait returns how long an answer asks to wait; 0 if it does not say. A date is compared with the clock of who
+// sent it, where the answer has that.
+func askedToWait(response *http.Response, now time.Time) time.Duration {
+	text := strings.TrimSpace(response.Header.Get("Retry-After"))
+	seconds, err := strconv.ParseUint(text, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the highest
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	if theirs, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		now = theirs
+	}
+	return max(0, at.Sub(now))
+}
