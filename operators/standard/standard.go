@@ -7,13 +7,14 @@ import (
 	"github.com/dagctl/dagctl/operators/httpapi"
 	"github.com/dagctl/dagctl/operators/postgresload"
 	"github.com/dagctl/dagctl/operators/postgresquery"
+	"github.com/dagctl/dagctl/operators/s3source"
 )
 
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){httpapi.New, postgresload.New,
-		postgresquery.New} {
+		postgresquery.New, s3source.New} {
 		op, err := operator(o)
 		if err != nil {
 			return nil, err
