@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -48,7 +49,7 @@ func (o *operator) open(c config, secretTo func(*url.URL, any, string) (string, 
 
 	options := s3.Options{
 		Region: cmp.Or(c.Region, defaultRegion), BaseEndpoint: aws.String(c.url.String()), UsePathStyle: true,
-		HTTPClient: o.dialer.StrictClient(0), Credentials: aws.AnonymousCredentials{},
+		HTTPClient: bounded{o.dialer.StrictClient(0)}, Credentials: aws.AnonymousCredentials{},
 		DisableLogOutputChecksumValidationSkipped: true,
 	}
 	if id != "" {
@@ -91,7 +92,11 @@ func (b *bucket) copy(ctx context.Context, key, target string) (content string, 
 	}
 
 	n, err := io.Copy(f, &counted{b, got.Body})
-	if err := errors.Join(err, f.Close()); err != nil {
+	var full *fs.PathError
+	switch err = errors.Join(err, f.Close()); {
+	case errors.As(err, &full): // of the copy
+		return "", err
+	case err != nil:
 		return "", b.failed(ctx, "read object "+key, err)
 	}
 	if got.ContentLength != nil && n != *got.ContentLength {
@@ -147,8 +152,8 @@ func (b *bucket) failed(ctx context.Context, what string, err error) error {
 
 	at := fmt.Sprintf("%s of bucket %s at %s", what, b.Bucket, b.url.Host)
 	switch {
-	case status == 0:
-		return fault.New(fault.Unavailable, "%s: the server does not answer", at)
+	case status == 0, status/100 == 2: // it is gone, or what it sends is cut or no XML
+		return fault.New(fault.Unavailable, "%s: the server does not answer as S3 does", at)
 	case code == "NoSuchBucket":
 		return operators.Permanent(fault.New(fault.NotFound, "%s: there is no such bucket", at))
 	case status == http.StatusNotFound:

@@ -1,6 +1,8 @@
 package s3source_test
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -157,6 +159,41 @@ func TestWhatRequestsMayReach(t *testing.T) {
 	e.Config, e.Secrets = config(s, fields{"endpoint": redirects.URL}), secrets(s, "*")
 	_, err = local(t).Enumerate(t.Context(), e)
 	require.ErrorContains(t, err, "answered 307")
+}
+
+// A server cannot fill this process's memory, nor keep it from its other work for ever.
+func TestAServerThatAnswersTooMuch(t *testing.T) {
+	t.Parallel()
+	const begin = `<?xml version="1.0"?><ListBucketResult><IsTruncated>%t</IsTruncated>` +
+		`<NextContinuationToken>x</NextContinuationToken>`
+	for name, c := range map[string]struct {
+		status      int
+		begin, more string // more: again and again
+		want        string
+	}{
+		"an endless listing": {200, fmt.Sprintf(begin, false), "<Contents><Key>2026-01-01/a.csv</Key></Contents>",
+			"does not answer as S3 does"},
+		"an endless error": {400, "<Error><Code>", "xxxx", "answered 400"},
+		"a page that leads to itself": {200, fmt.Sprintf(begin, true) + "</ListBucketResult>", "",
+			"does not say where the listing goes on"},
+		"a key that is too long": {200, fmt.Sprintf(begin, false) + "<Contents><Key>" + strings.Repeat("k", 2000) +
+			"</Key></Contents></ListBucketResult>", "", "longer than those of S3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, err := io.WriteString(w, c.begin)
+				for more := strings.Repeat(c.more, 1000); err == nil && more != ""; {
+					_, err = io.WriteString(w, more)
+				}
+			}))
+			t.Cleanup(server.Close)
+			_, err := local(t).Enumerate(t.Context(), operators.Enumeration{PartitionBy: daily, Config: fields{
+				"bucket": "acme", "endpoint": server.URL, "format": "csv", "pattern": "{date}/*.csv"}})
+			require.ErrorContains(t, err, c.want)
+		})
+	}
 }
 
 // The keys of a job are sent to the server that its config names.

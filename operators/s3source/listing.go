@@ -152,11 +152,12 @@ func (b *bucket) list(ctx context.Context, after string, each func(key string, o
 		in.StartAfter = &after
 	}
 
-	for {
-		page, err := b.client.ListObjectsV2(ctx, in)
+	for number := 0; ; {
+		page, err := b.page(ctx, in)
 		if err != nil {
 			return b.failed(ctx, "list objects", err)
 		}
+
 		for _, o := range page.Contents {
 			key := aws.ToString(o.Key)
 			if page.EncodingType == types.EncodingTypeUrl {
@@ -165,7 +166,11 @@ func (b *bucket) list(ctx context.Context, after string, each func(key string, o
 						"list objects of bucket %s: a key is not encoded as it should be", b.Bucket)
 				}
 			}
-			if err := each(key, o); err != nil {
+			number++
+			if err = check(key, o, number); err == nil {
+				err = each(key, o)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -180,4 +185,13 @@ func (b *bucket) list(ctx context.Context, after string, each func(key string, o
 		}
 		in.ContinuationToken = &next
 	}
+}
+
+// pageFor is how long a server may take for a page.
+const pageFor = time.Minute
+
+func (b *bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageFor)
+	defer cancel()
+	return b.client.ListObjectsV2(ctx, in)
 }
