@@ -260,6 +260,8 @@ func TestFileSourceConforms(t *testing.T) {
 
 		at("an unknown placeholder", "", whole, map[string]any{"path": "days", "pattern": "{year}.csv",
 			"format": "csv"}).refused("unknown placeholder {year}"),
+		at("a bucket", "", whole, map[string]any{"path": "s3://acme/days", "pattern": "*.csv", "format": "csv"}).
+			refused("which operator s3_source reads"),
 		at("a pattern that leads out", "", whole, map[string]any{"path": "days", "pattern": "../*.csv",
 			"format": "csv"}).refused("not a plain relative path"),
 		at("a hostile type", "", whole, map[string]any{"path": "x", "format": "csv",

@@ -235,7 +235,7 @@ func (f found) partition(by dag.Partitioning) (string, error) {
 	case dag.ByTime:
 		return f.timeKey(by.Unit)
 	default:
-		return "", fault.New(fault.Invalid, "file_source cannot partition by %s", by.Kind)
+		return "", fault.New(fault.Invalid, "a source of files cannot partition by %s", by.Kind)
 	}
 }
 

@@ -158,6 +158,11 @@ func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError)
 	if err := c.check(); err != nil {
 		return c, err
 	}
+	if strings.HasPrefix(strings.ToLower(c.Path), "s3://") {
+		return c, &dag.ConfigError{Key: "path", Message: "it is a path in a bucket, which operator s3_source reads: " +
+			"write its parts as `bucket`, `prefix` and `pattern`"}
+	}
+
 	if name := filepath.FromSlash(c.Path); !filepath.IsAbs(name) && !filepath.IsLocal(name) {
 		return c, &dag.ConfigError{Key: "path", Message: fmt.Sprintf("%q leads out of the folders that sources may "+
 			"read: give a path inside one of them, relative to it or absolute", c.Path)}

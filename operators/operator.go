@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/url"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,9 +41,32 @@ type Enumerator interface {
 type Enumeration struct {
 	Config      map[string]any
 	PartitionBy dag.Partitioning
-	Roots       []string          // folders that the org's sources may read
-	Known       map[string]string // partition key → version of the unit it was last made from
+	Roots       []string                // folders that the org's sources may read
+	Known       map[string]string       // partition key → version of the unit it was last made from
+	Secrets     map[string]secret.Value // those that Config names
+	Position    json.RawMessage         // where the last listing ended: see Resumer
 	Now         time.Time
+}
+
+// SecretTo is that of Task.
+func (e Enumeration) SecretTo(u *url.URL, field any, at string) (string, error) {
+	return (&Task{Assignment: Assignment{Secrets: e.Secrets}}).SecretTo(u, field, at)
+}
+
+// Resumer is an Enumerator that can go on where its last listing ended.
+type Resumer interface {
+	Enumerator
+	// Resume lists the present units, or those behind the enumeration's Position, as it decides. The units before a
+	// position must all be Known in the version that they have been listed with.
+	Resume(ctx context.Context, e Enumeration) (Listing, error)
+}
+
+// Listing is what a Resumer found.
+type Listing struct {
+	Units    []Unit
+	Before   int             // number of units that were not listed, because they lie before the position
+	Partial  bool            // the units before the position were not listed
+	Position json.RawMessage // for the next listing
 }
 
 // Unit is one thing to read: a file, a page, an object.

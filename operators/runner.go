@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
+	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -251,4 +252,42 @@ func runRecovered(ctx context.Context, op Operator, t *Task) (result Result, err
 		}
 	}()
 	return op.Run(ctx, t)
+}
+
+// scratchPrefix begins the names of tasks' folders.
+const scratchPrefix = "run-"
+
+// Scratch makes a folder for what belongs to one attempt while it runs. The caller removes it; if its process is
+// killed, Sweep does.
+func (r *Runner) Scratch(task uuid.UUID, attempt int) (*workdir.Dir, error) {
+	f, err := workdir.Make(r.ScratchDir, fmt.Sprintf("%s%s-%d-", scratchPrefix, task, attempt))
+	if err != nil {
+		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	return f, nil
+}
+
+// Sweep removes the folders of tasks whose processes were killed.
+func (r *Runner) Sweep() error { return workdir.Sweep(r.ScratchDir, scratchPrefix) }
+
+// lateAttrs is a handler that formats a logger's attributes when a line is logged, not when the logger is made: most
+// tasks log nothing.
+type lateAttrs struct {
+	slog.Handler
+	attrs []slog.Attr
+}
+
+// Handle implements slog.Handler.
+func (l lateAttrs) Handle(ctx context.Context, r slog.Record) error {
+	return l.Handler.WithAttrs(l.attrs).Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l lateAttrs) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return lateAttrs{l.Handler, slices.Concat(l.attrs, attrs)}
+}
+
+// WithGroup implements slog.Handler. Only later attributes are in the group.
+func (l lateAttrs) WithGroup(name string) slog.Handler {
+	return lateAttrs{Handler: l.Handler.WithAttrs(l.attrs).WithGroup(name)}
 }

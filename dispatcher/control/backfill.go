@@ -194,10 +194,9 @@ func (req BackfillRequest) check(job *registry.Job) error {
 func (ctl *Control) enumeratedPartitions(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, now time.Time,
 ) (all []wantedPartition, err error) {
-	units, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
-		Roots: ctl.roots(job.OrgSlug, job.DAG), Now: now})
+	units, err := ctl.sources.Units(ctx, job, op, now)
 	if err != nil {
-		return nil, fmt.Errorf("enumerate: %w", err)
+		return nil, err
 	}
 	for _, u := range units {
 		all = append(all, wantedPartition{u.Partition, u.Payload})

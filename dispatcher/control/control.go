@@ -40,7 +40,6 @@ type Control struct {
 	pressure       *pressure.Gauge
 	wake           *wakeup.Hub
 	log            *slog.Logger
-	roots          func(orgSlug, dagName string) []string
 }
 
 // New returns the control of a dispatcher.
@@ -48,7 +47,6 @@ func New(d *dispatcher.Dispatcher, src *sources.Sources, v *views.Views) *Contro
 	return &Control{
 		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
 		tasks: d.Tasks, stale: d.Stale, sources: src, views: v, pressure: d.Pressure, wake: d.Wakeups, log: d.Log,
-		roots: d.Roots,
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -184,100 +183,6 @@ func (src *Sources) noteFailed(ctx context.Context, s dueSource) error {
 	_, err := src.pool.Exec(ctx, `UPDATE sources SET error = $4 WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
 		s.Org, s.DAG, s.Name, s.failed.Error())
 	return errors.Join(fmt.Errorf("source %s/%s: %w", s.DAG, s.Name, s.failed), err)
-}
-
-// Enumerator returns the operator of a job if it can list the units that there are to read.
-func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
-	op, ok := src.operators.Get(job.Def.Operator)
-	if !ok {
-		return nil, false
-	}
-	e, ok := op.(operators.Enumerator)
-	return e, ok
-}
-
-// Enumerate lists the units that there are to read, and makes a task for each one that its partition was not yet made
-// from. It ends the dead tasks of the others, whose content gave way to what was read before, and of units that are
-// gone. It returns the number of units.
-func (src *Sources) Enumerate(
-	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
-) (units int, err error) {
-	generation := job.Outputs[0].Generation.Version
-	known, revisions := map[string]string{}, map[string]int64{}
-	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
-		known, revisions, err = registry.SourceVersions(ctx, tx, generation)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-
-	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
-		Roots: src.roots(job.OrgSlug, job.DAG), Known: known, Now: now})
-	if err != nil {
-		err = fmt.Errorf("enumerate: %w", err)
-		if live {
-			return 0, err
-		}
-		return 0, errors.Join(err, src.noteUnread(ctx, job, err, now))
-	}
-
-	var (
-		wanted []tasks.Request
-		done   []tasks.Slot // whose partitions were made from what is there now
-		listed = make([]string, len(found))
-	)
-	for i, u := range found {
-		listed[i] = u.Partition
-		if u.Version != "" && known[u.Partition] == u.Version {
-			done = append(done, tasks.Slot{Origin: job.Origin, Key: u.Partition})
-			continue
-		}
-		t := tasks.Request{Job: job, Kind: tasks.KindSource, Slot: u.Partition, Partition: u.Partition,
-			Payload: u.Payload}
-		if u.Version != "" {
-			// The dedupe key names the revision to be replaced: content that comes back is read again.
-			t.Dedupe = fmt.Sprintf(tasks.UnitPrefix+"%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
-		}
-		if !live {
-			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
-		}
-		wanted = append(wanted, t)
-	}
-
-	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
-			return err
-		}
-		if _, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now); err != nil {
-			return err
-		}
-		if _, err := src.tasks.EndDead(ctx, tx, done, now); err != nil {
-			return err
-		}
-		if _, err := src.tasks.EndUnlisted(ctx, tx, job.Origin, listed, now); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO enumerations (job_id, org_id, enumerated_at, units) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (job_id) DO UPDATE
-			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, error = NULL`,
-			job.ID, job.OrgID, now, len(found))
-		return err
-	})
-	return len(found), err
-}
-
-// noteUnread records why a build could not read a source.
-func (src *Sources) noteUnread(ctx context.Context, job *registry.Job, cause error, now time.Time) error {
-	_, err := src.pool.Exec(ctx, `
-		INSERT INTO enumerations (job_id, org_id, enumerated_at, units, error) VALUES ($1, $2, $3, 0, $4)
-		ON CONFLICT (job_id) DO UPDATE SET enumerated_at = EXCLUDED.enumerated_at, error = EXCLUDED.error`,
-		job.ID, job.OrgID, now, fault.Text(cause))
-	if err != nil {
-		return fmt.Errorf("note that source %s was not read: %w", job.Address(), err)
-	}
-	return nil
 }
 
 // Sync makes the rows of a DAG's sources those of its new version, in the transaction of the cutover. A source that

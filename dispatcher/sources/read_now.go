@@ -43,6 +43,9 @@ func (src *Sources) ReadNow(
 			return err
 		}
 
+		if err := forgetPosition(ctx, tx, job); err != nil {
+			return err
+		}
 		if r.DueAt, r.Asked, err = makeDue(ctx, tx, job, now); err != nil || !r.Asked {
 			return err
 		}
@@ -96,4 +99,10 @@ func makeDue(ctx context.Context, tx pgx.Tx, job *registry.Job, now time.Time) (
 			WithHint("`dagctl status %s` says what the DAG waits for", job.DAG)
 	}
 	return at, made, err
+}
+
+// forgetPosition makes the next listing of a source whole: whoever asks for one looks for what the others did not find.
+func forgetPosition(ctx context.Context, tx pgx.Tx, job *registry.Job) error {
+	_, err := tx.Exec(ctx, `UPDATE enumerations SET position = NULL WHERE org_id = $1 AND job_id = $2`, job.OrgID, job.ID)
+	return err
 }

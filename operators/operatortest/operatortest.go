@@ -404,7 +404,7 @@ func enumerates(t *testing.T, e operators.Enumerator, c Case) {
 	t.Helper()
 	list := func() []operators.Unit {
 		units, err := e.Enumerate(t.Context(), operators.Enumeration{Config: c.Config, PartitionBy: c.PartitionBy,
-			Roots: c.Roots, Now: time.Now()})
+			Roots: c.Roots, Secrets: c.Secrets, Now: time.Now()})
 		require.NoError(t, err)
 		return units
 	}

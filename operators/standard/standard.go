@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/operators/postgresquery"
 	"github.com/dagctl/dagctl/operators/rangeaggregator"
 	"github.com/dagctl/dagctl/operators/rangesplitter"
+	"github.com/dagctl/dagctl/operators/s3source"
 	"github.com/dagctl/dagctl/operators/webhook"
 )
 
@@ -19,7 +20,7 @@ func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){
 		httpapi.New, integritycheck.New, parquetcompact.New, postgresload.New, postgresquery.New, rangeaggregator.New,
-		rangesplitter.New, webhook.New,
+		rangesplitter.New, s3source.New, webhook.New,
 	} {
 		op, err := operator(o)
 		if err != nil {

@@ -1,0 +1,158 @@
+package sources
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
+)
+
+// Enumerator returns the operator of a job if it can list the units that there are to read.
+func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
+	op, ok := src.operators.Get(job.Def.Operator)
+	if !ok {
+		return nil, false
+	}
+	e, ok := op.(operators.Enumerator)
+	return e, ok
+}
+
+// Units lists all units that there are to read, and makes no tasks.
+func (src *Sources) Units(
+	ctx context.Context, job *registry.Job, op operators.Enumerator, now time.Time,
+) ([]operators.Unit, error) {
+	found, err := src.list(ctx, job, op, operators.Enumeration{Now: now})
+	return found.Units, err
+}
+
+// list lists the units that there are to read, those behind the position of e if it has one. Errors hold no secret.
+func (src *Sources) list(
+	ctx context.Context, job *registry.Job, op operators.Enumerator, e operators.Enumeration,
+) (found operators.Listing, err error) {
+	e.Config, e.PartitionBy, e.Roots = job.Def.Config, job.Def.PartitionBy, src.roots(job.OrgSlug, job.DAG)
+	if names := job.Def.Secrets; len(names) > 0 {
+		if e.Secrets, err = src.vault.Reveal(ctx, job.OrgID, job.SecretUser(), names); err != nil {
+			return found, fmt.Errorf("enumerate: %w", err)
+		}
+	}
+
+	if resumer, ok := op.(operators.Resumer); ok {
+		found, err = resumer.Resume(ctx, e)
+	} else {
+		found.Units, err = op.Enumerate(ctx, e)
+	}
+	if err != nil {
+		shown := (&operators.Assignment{Secrets: e.Secrets}).Redact(operators.Outcome{Err: err}).Err
+		return found, fmt.Errorf("enumerate: %w", shown)
+	}
+	return found, nil
+}
+
+// Enumerate lists the units that there are to read, and makes a task for each one that its partition was not yet made
+// from. It ends the dead tasks of the others, whose content gave way to what was read before, and of units that are
+// gone. It returns the number of units. A live source may go on where its last listing ended.
+func (src *Sources) Enumerate(
+	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
+) (units int, err error) {
+	generation := job.Outputs[0].Generation.Version
+	known, revisions := map[string]string{}, map[string]int64{}
+	var position json.RawMessage
+	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if known, revisions, err = registry.SourceVersions(ctx, tx, generation); err != nil || !live {
+			return err
+		}
+		position, err = positionOf(ctx, tx, job)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	found, err := src.list(ctx, job, op, operators.Enumeration{Known: known, Position: position, Now: now})
+	if err != nil {
+		if live {
+			return 0, err
+		}
+		return 0, errors.Join(err, src.noteUnread(ctx, job, err, now))
+	}
+	units = found.Before + len(found.Units)
+
+	var (
+		wanted []tasks.Request
+		done   []tasks.Slot // whose partitions were made from what is there now
+		listed = make([]string, len(found.Units))
+	)
+	for i, u := range found.Units {
+		listed[i] = u.Partition
+		if u.Version != "" && known[u.Partition] == u.Version {
+			done = append(done, tasks.Slot{Origin: job.Origin, Key: u.Partition})
+			continue
+		}
+		t := tasks.Request{Job: job, Kind: tasks.KindSource, Slot: u.Partition, Partition: u.Partition,
+			Payload: u.Payload}
+		if u.Version != "" {
+			// The dedupe key names the revision to be replaced: content that comes back is read again.
+			t.Dedupe = fmt.Sprintf(tasks.UnitPrefix+"%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
+		}
+		if !live {
+			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
+		}
+		wanted = append(wanted, t)
+	}
+
+	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
+			return err
+		}
+		if _, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now); err != nil {
+			return err
+		}
+		if _, err := src.tasks.EndDead(ctx, tx, done, now); err != nil {
+			return err
+		}
+		if !found.Partial {
+			if _, err := src.tasks.EndUnlisted(ctx, tx, job.Origin, listed, now); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO enumerations (job_id, org_id, enumerated_at, units, position) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (job_id) DO UPDATE
+			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, position = EXCLUDED.position, error = NULL`,
+			job.ID, job.OrgID, now, units, found.Position)
+		return err
+	})
+	return units, err
+}
+
+// positionOf returns where a source's last listing ended; nil: everything is to be listed.
+func positionOf(ctx context.Context, tx pgx.Tx, job *registry.Job) (position json.RawMessage, err error) {
+	err = tx.QueryRow(ctx, `SELECT position FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
+		job.OrgID, job.ID).Scan(&position)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return position, err
+}
+
+// noteUnread records why a build could not read a source.
+func (src *Sources) noteUnread(ctx context.Context, job *registry.Job, cause error, now time.Time) error {
+	_, err := src.pool.Exec(ctx, `
+		INSERT INTO enumerations (job_id, org_id, enumerated_at, units, error) VALUES ($1, $2, $3, 0, $4)
+		ON CONFLICT (job_id) DO UPDATE SET enumerated_at = EXCLUDED.enumerated_at, error = EXCLUDED.error`,
+		job.ID, job.OrgID, now, fault.Text(cause))
+	if err != nil {
+		return fmt.Errorf("note that source %s was not read: %w", job.Address(), err)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package operators
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// NamePattern is a compiled `pattern`, which says which files a source reads and to which partition each belongs.
+type NamePattern struct {
+	pattern
+	text string
+}
+
+// CompileNamePattern compiles a pattern, which is not empty.
+func CompileNamePattern(text string) (NamePattern, error) {
+	p, err := compilePattern(text)
+	if err == nil && text == "" {
+		err = fmt.Errorf("it is empty")
+	}
+	return NamePattern{p, text}, err
+}
+
+// Fixed returns what all names that the pattern matches begin with.
+func (p NamePattern) Fixed() string {
+	fixed := ""
+	for _, part := range patternPart.FindAllString(p.text, -1) {
+		if part == "*" || part == "?" || placeholders[part] != "" {
+			break
+		}
+		fixed += part
+	}
+	return fixed
+}
+
+// Partitions returns an error if the pattern could never give a file to a partition.
+func (p NamePattern) Partitions(by dag.Partitioning) error {
+	_, err := exampleOf(p.text).partition(by)
+	return err
+}
+
+// PartitionOf returns the partition of a file; ok is false if the pattern does not match its name.
+func (p NamePattern) PartitionOf(name string, by dag.Partitioning) (key string, ok bool, err error) {
+	values, ok := p.match(name)
+	if !ok {
+		return "", false, nil
+	}
+	key, err = values.partition(by)
+	if err == nil {
+		err = by.Valid(key)
+	}
+	if err != nil {
+		return "", true, Permanent(fmt.Errorf("%s: %w", name, err))
+	}
+	return key, true, nil
+}
+
+// together matches patterns in which what makes the partition stands before everything that differs within one: dates
+// and hours from the largest to the smallest, or a key that ends with its folder.
+var together = regexp.MustCompile(`^[^*?{}]*(\{key\}(/.*|[^*?{}]*)|` +
+	`(\{month\}|\{date\}([^*?{}]*\{hour\})?)(?:[^{}]*))$`)
+
+// Together reports whether, in the order of names, the files of each partition follow each other without others in
+// between.
+func (p NamePattern) Together(by dag.Partitioning) bool {
+	return (by.Kind == dag.ByKey || by.Kind == dag.ByTime) && together.MatchString(p.text) &&
+		(!strings.Contains(p.text, "{key}") || by.Kind == dag.ByKey)
+}
+
+// Matches reports whether the pattern matches a name.
+func (p NamePattern) Matches(name string) bool {
+	_, ok := p.match(name)
+	return ok
+}
