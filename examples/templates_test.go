@@ -74,7 +74,7 @@ func TestTemplateWorker(t *testing.T) {
 		return r.Code == 0
 	})
 	rows := ask[query.Rows](t, w, "datasets", "preview", "prices", "--partition", "2026-01-01")
-	require.Equal(t, [][]any{{1.0, 11.9}, {2.0, 2.98}}, rows.Rows)
+	require.Equal(t, [][]any{{1.0, 11.9}, {2.0, 23.8}}, rows.Rows)
 
 	mailed := ask[[]dispatcher.Enqueued](t, w, "run", "shop/mail", "--payload", `{"to": "ada@example.com"}`)
 	var task views.TaskDetail
