@@ -109,10 +109,11 @@ func beat(
 	var b pg.Batch
 	targets := []any{&answer.LeaseExpiresAt, &answer.CancelRequested, &answer.DrainRequested}
 	b.Query("extend the lease", targets, func() error { isHeld = true; return nil },
-		extendLease(`AND org_id = $8 AND NOT worker_token_revoked(worker_token)`, `expires_at, cancel_requested,
+		extendLease(`AND org_id = $9 AND NOT worker_token_revoked(worker_token)`, `expires_at, cancel_requested,
 			l.drain_requested_at IS NOT NULL
 			OR EXISTS (SELECT FROM workers w WHERE `+tasks.HeldBy+` AND w.drained_at IS NOT NULL)`),
-		h.TaskID, h.Attempt, h.LeaseToken, now, h.Progress, h.State, since, org)
+		h.TaskID, h.Attempt, h.LeaseToken, now, h.Progress, h.State, since,
+		tasks.EventID(now, uuid.New()), org)
 	err = b.Send(ctx, tx)
 	return isHeld, err
 }

@@ -401,8 +401,9 @@ func (d *Dispatcher) keepLease(
 const stepsKept = 50
 
 // extendLease returns the statement of a heartbeat. Its arguments: the fence, $4 the time, $5 the progress in percent,
-// $6 a text for people or "", $7 when the database was reached again. It adds a condition, and returns columns of the
-// lease l; nothing if the lease is not held.
+// $6 a text for people or "", $7 when the database was reached again, $8 the id of a step in the trail, by the clock
+// that gives the task's end its place there. It adds a condition, and returns columns of the lease l; nothing if the
+// lease is not held.
 func extendLease(condition, returning string) string {
 	step := fmt.Sprintf(`($6 <> '' AND state IS DISTINCT FROM $6 AND steps < %d)`, stepsKept)
 	return `
@@ -414,7 +415,7 @@ func extendLease(condition, returning string) string {
 			RETURNING *),
 		step AS (
 			INSERT INTO task_events (id, org_id, task_id, attempt, from_status, to_status, actor, state, detail, at)
-			SELECT uuid_v7(), org_id, task_id, attempt, 'Running', 'Running', 'WORKER', state,
+			SELECT $8::uuid, org_id, task_id, attempt, 'Running', 'Running', 'WORKER', state,
 				jsonb_build_object('progress', progress), heartbeat_at
 			FROM extended WHERE stepped)
 		SELECT ` + returning + ` FROM extended l`
@@ -425,7 +426,7 @@ func (d *Dispatcher) ExtendLease(
 	ctx context.Context, f tasks.Fence, percent int, state string, now time.Time,
 ) (canceled, extended bool, err error) {
 	rows, err := d.Pool.Query(ctx, extendLease("", "cancel_requested"), f.TaskID, f.Attempt, f.LeaseToken, now,
-		percent, state, d.contact.regained())
+		percent, state, d.contact.regained(), tasks.EventID(now, uuid.New()))
 	if err != nil {
 		return false, false, fmt.Errorf("heartbeat of task %s: %w", f.TaskID, err)
 	}

@@ -24,6 +24,25 @@ func TestInitWritesADAGThatIsValid(t *testing.T) {
 	require.Contains(t, again.err, "Next: choose another folder")
 }
 
+func TestInitTemplates(t *testing.T) {
+	t.Parallel()
+	offered := must(t, nil, "__complete", "init", "--template", "")
+	for _, name := range []string{"pipeline", "operator", "worker"} {
+		require.Contains(t, offered, name+"\t")
+		dir := filepath.Join(t.TempDir(), name)
+		must(t, nil, "init", "--template", name, dir)
+		must(t, nil, "validate", dir)
+		require.Empty(t, must(t, nil, "fmt", "--check", dir), name)
+	}
+
+	dir := filepath.Join(t.TempDir(), "none")
+	unknown := dagctl(t, nil, "init", "--template", "plumber", dir)
+	require.Equal(t, cli.ExitFailed, unknown.code)
+	require.Contains(t, unknown.err, `there is no template "plumber"`)
+	require.Contains(t, unknown.err, "pipeline, operator, worker")
+	require.NoDirExists(t, dir)
+}
+
 func TestValidateTellsWhereAndWhat(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "dag.yaml")

@@ -1,13 +1,17 @@
 package python_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -61,6 +65,7 @@ func TestLives(t *testing.T) {
 	t.Run("a stopping worker finishes its tasks", w.drained)
 	t.Run("and hands back what does not end", w.handedBack)
 	t.Run("a worker that is drained ends", w.drainedWorker)
+	t.Run("a worker stops whichever thread the signal comes to", w.signaledThread)
 }
 
 func (w *world) staleWorker(t *testing.T) {
@@ -163,4 +168,24 @@ func (w *world) drainedWorker(t *testing.T) {
 	require.Zero(t, worker.ends(t))
 	require.Contains(t, worker.said(), "stops: the worker was drained")
 	require.True(t, strings.HasSuffix(worker.said(), "the worker ends\n"))
+}
+
+// signaledThread sends SIGTERM to a thread that is not the main one, as the kernel may if the process was stopped.
+func (w *world) signaledThread(t *testing.T) {
+	worker := w.liver(t, gate{t.TempDir()}, "signaled")
+	worker.says(t, "takes tasks of runtime")
+	pid := worker.cmd.Process.Pid
+	var threads []os.DirEntry
+	worker.until(t, func() bool {
+		var err error
+		threads, err = os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		require.NoError(t, err)
+		return len(threads) > 1
+	})
+	thread, err := strconv.Atoi(threads[len(threads)-1].Name())
+	require.NoError(t, err)
+	require.NotEqual(t, pid, thread)
+
+	require.NoError(t, unix.Tgkill(pid, thread, unix.SIGTERM))
+	require.Zero(t, worker.ends(t))
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,24 +16,39 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-//go:embed starter
-var starter embed.FS
+// templates has a folder for each template, with its files.
+//
+//go:embed templates
+var templates embed.FS
+
+// templateNames are the templates, with what each is for. The first is the default.
+var templateNames = []cobra.Completion{
+	cobra.CompletionWithDesc("pipeline", "files of a folder, and SQL over them"),
+	cobra.CompletionWithDesc("operator", "a program of yours that makes rows"),
+	cobra.CompletionWithDesc("worker", "functions of yours, in a process of their own"),
+}
 
 // InitCommand returns `dagctl init`.
 func InitCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
+	var template string
+	cmd := &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Write a first DAG that runs",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Writes the files of a template into a folder, and none if one of them exists there. The template pipeline
+reads files of a folder and computes with SQL. The template operator has a program of yours as an operator, in Python,
+and worker has a worker with functions of yours, in Python as well.`,
+		Example: `  dagctl init weather
+  dagctl init --template worker shop`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := "."
 			if len(args) == 1 {
 				dir = args[0]
 			}
 
-			files, err := fs.Sub(starter, "starter")
+			files, err := templateFiles(template)
 			if err != nil {
-				return fmt.Errorf("starter files: %w", err)
+				return err
 			}
 			if err := writeNew(dir, files, c); err != nil {
 				return err
@@ -40,6 +57,29 @@ func InitCommand(c *cli.CLI) *cobra.Command {
 			return nil
 		},
 	}
+
+	cmd.Flags().StringVar(&template, "template", "pipeline", "what to begin with: pipeline, operator or worker")
+	_ = cmd.RegisterFlagCompletionFunc("template",
+		cobra.FixedCompletions(templateNames, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// templateFiles returns the files of a template.
+func templateFiles(name string) (fs.FS, error) {
+	var names []string
+	for _, completion := range templateNames {
+		known, _, _ := strings.Cut(completion, "\t")
+		names = append(names, known)
+	}
+	if !slices.Contains(names, name) {
+		return nil, fault.New(fault.Invalid, "there is no template %q", name).
+			WithHint("use --template with %s", strings.Join(names, ", "))
+	}
+	files, err := fs.Sub(templates, "templates/"+name)
+	if err != nil {
+		return nil, fmt.Errorf("template %s: %w", name, err)
+	}
+	return files, nil
 }
 
 // writeNew writes all files below dir, or none if one of them exists.
@@ -66,7 +106,7 @@ func writeNew(dir string, files fs.FS, c *cli.CLI) error {
 	for _, path := range paths {
 		text, err := fs.ReadFile(files, path)
 		if err != nil {
-			return fmt.Errorf("starter file %s: %w", path, err)
+			return fmt.Errorf("file %s of a template: %w", path, err)
 		}
 		place := filepath.Join(dir, filepath.FromSlash(path))
 		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple
 
 from . import protocol, scratch
 from .attempt import LOST, UNREPORTED
@@ -27,6 +27,8 @@ log = logging.getLogger("dagctl")
 VERSION = "0.1.0"
 POLL_WAIT = 20  # seconds that a server holds a poll without tasks
 SOONEST = 0.5  # least seconds between two polls without tasks
+
+STOPS = {b".", bytes([signal.SIGTERM]), bytes([signal.SIGINT])}  # what is written to the pipe that wakes `run`
 
 Work = Callable[[], None]
 
@@ -239,14 +241,16 @@ class Worker:
         scratch.sweep()
         source = source_of()
         wakes, self._wake = os.pipe()
-        before = self._take_signals()
+        os.set_blocking(self._wake, False)
+        before, woken = self._take_signals(self._wake)
         health = Health(self._health_address, self._readiness) if self._health_address else None
         taking = threading.Thread(target=self._take, args=(source,), name="dagctl-take", daemon=True)
         log.info("worker %s takes tasks of runtime %s from %s", self.worker_id, self.runtime or "any", self.url)
         try:
             self._leases.register(self.url, self._token, self._sign_of_life())
             taking.start()
-            os.read(wakes, 1)
+            while os.read(wakes, 1) not in STOPS:
+                pass
             self._stopping.set()
             log.info("worker %s stops: %s", self.worker_id, self._why)
             source.stop()
@@ -255,6 +259,8 @@ class Worker:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if before:
+                signal.set_wakeup_fd(woken)
             wake, self._wake = self._wake, None
             os.close(wake)
             os.close(wakes)
@@ -265,18 +271,22 @@ class Worker:
         if self._fatal is not None:
             raise self._fatal
 
-    def _take_signals(self) -> Dict[int, Any]:
-        """Let SIGTERM and SIGINT wake `run`. Only the main thread can; in other threads the program handles signals."""
+    def _take_signals(self, wake: int) -> Tuple[Dict[int, Any], int]:
+        """Let SIGTERM and SIGINT wake `run`. Only the main thread can; in other threads the program handles signals.
+
+        A signal may come to any thread of the process, and does so if the process was stopped. The main thread, which
+        waits, would not be interrupted then: so Python itself writes the signal's number to the pipe. Returns the
+        handlers and the file descriptor for that as they were before.
+        """
         if threading.current_thread() is not threading.main_thread():
-            return {}
+            return {}, -1
 
         def note(number: int, _: Any) -> None:
             # No lock may be taken here: the thread that is interrupted may hold it.
             self._why = self._why or signal.Signals(number).name
-            if self._wake is not None:
-                os.write(self._wake, b".")
 
-        return {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return before, signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def _take(self, source: Source) -> None:
         tries = 0
@@ -361,7 +371,7 @@ class Worker:
                     break
                 self._changed.wait(0.1)
             try:
-                hurry = hurry or bool(os.read(wakes, 1))
+                hurry = os.read(wakes, 1) in STOPS or hurry
             except BlockingIOError:
                 pass
             # A worker drained by order has time until a signal says that the process ends.
