@@ -106,9 +106,12 @@ var mayImport = map[string][]string{
 		"dispatcher/control", "dispatcher/upkeep", "dispatcher/why", "dispatcher/attention", "dispatcher/stream",
 		"dispatcher/usage",
 		"dispatcher/httpapi", anyInternal},
-	"operators":                           {"operators/textfile", "dag", "engine", "storage", "worker/protocol", anyInternal},
-	"operators/textfile":                  {anyInternal},
-	"operators/standard":                  {"operators", "operators/httpapi", "operators/postgresload", "operators/postgresquery"},
+	"operators":          {"operators/textfile", "dag", "engine", "storage", "worker/protocol", anyInternal},
+	"operators/textfile": {anyInternal},
+	"operators/standard": {"operators", "operators/blockfollower", "operators/httpapi", "operators/postgresload",
+		"operators/postgresquery"},
+	"operators/blockfollower":             {"operators", "operators/evm", "dag", anyInternal},
+	"operators/evm":                       {"operators", "engine", "dag", anyInternal},
 	"operators/httpapi":                   {"operators", "operators/textfile", "dag", anyInternal},
 	"operators/postgresload":              {"operators", "dag", "storage", anyInternal},
 	"operators/postgresquery":             {"operators", "operators/textfile", "dag", anyInternal},
@@ -141,6 +144,7 @@ var mayImport = map[string][]string{
 	"internal/testaws":     {"internal/testserver", anyInternal},
 	"internal/testbrowser": {"internal/testserver", anyInternal},
 	"internal/testdb":      {"migrations", "internal/pgdev", anyInternal},
+	"internal/testgeth":    {"internal/testserver", anyInternal},
 	"internal/testoidc":    {"internal/testserver", anyInternal},
 	"internal/tests3":      {"internal/testserver", anyInternal},
 	"bench":                {everything},
@@ -150,7 +154,7 @@ var mayImport = map[string][]string{
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
 var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testbrowser",
-	"internal/testdb", "internal/testoidc", "internal/tests3", "internal/testserver"}
+	"internal/testdb", "internal/testgeth", "internal/testoidc", "internal/tests3", "internal/testserver"}
 
 // duckDB are the rooms that talk with DuckDB's driver.
 var duckDB = []string{"internal/duck", "engine/inside"}
