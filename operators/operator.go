@@ -42,7 +42,9 @@ type Enumeration struct {
 	PartitionBy dag.Partitioning
 	Roots       []string          // folders that the org's sources may read
 	Known       map[string]string // partition key → version of the unit it was last made from
-	Now         time.Time
+	// Secrets are the values of the secrets that Config names.
+	Secrets map[string]secret.Value
+	Now     time.Time
 }
 
 // Unit is one thing to read: a file, a page, an object.

@@ -212,8 +212,7 @@ func (src *Sources) Enumerate(
 		return 0, err
 	}
 
-	found, err := op.Enumerate(ctx, operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
-		Roots: src.roots(job.OrgSlug, job.DAG), Known: known, Now: now})
+	found, err := src.list(ctx, job, op, known, now)
 	if err != nil {
 		err = fmt.Errorf("enumerate: %w", err)
 		if live {
@@ -266,6 +265,22 @@ func (src *Sources) Enumerate(
 		return err
 	})
 	return len(found), err
+}
+
+// list asks an operator for the units that there are to read. Its errors do not tell the secrets that it gets for that.
+func (src *Sources) list(
+	ctx context.Context, job *registry.Job, op operators.Enumerator, known map[string]string, now time.Time,
+) ([]operators.Unit, error) {
+	e := operators.Enumeration{Config: job.Def.Config, PartitionBy: job.Def.PartitionBy,
+		Roots: src.roots(job.OrgSlug, job.DAG), Known: known, Now: now}
+	if names := job.Def.Secrets; len(names) > 0 {
+		var err error
+		if e.Secrets, err = src.vault.Reveal(ctx, job.OrgID, job.SecretUser(), names); err != nil {
+			return nil, err
+		}
+	}
+	units, err := op.Enumerate(ctx, e)
+	return units, e.Redact(err)
 }
 
 // noteUnread records why a build could not read a source.

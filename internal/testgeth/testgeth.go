@@ -103,6 +103,9 @@ func (n *Node) call(result any, method string, params []any) error {
 	return json.Unmarshal(answer.Result, result)
 }
 
+// Quantity returns a number as JSON-RPC writes it.
+func Quantity(n int64) string { return "0x" + strconv.FormatInt(n, 16) }
+
 // Tip returns the number of the last block.
 func (n *Node) Tip() int64 {
 	n.t.Helper()
@@ -122,7 +125,7 @@ func (n *Node) MineTo(block int64) {
 	for n.Tip() < block {
 		n.mined++
 		n.Send(map[string]string{"to": "0x000000000000000000000000000000000000dead",
-			"value": "0x" + strconv.FormatInt(n.mined, 16)})
+			"value": Quantity(n.mined)})
 	}
 }
 
@@ -144,5 +147,5 @@ const patience = time.Second
 // SetHead takes back all blocks after one. Others come in their place, and never the same.
 func (n *Node) SetHead(block int64) {
 	n.t.Helper()
-	n.Call(nil, "debug_setHead", "0x"+strconv.FormatInt(block, 16))
+	n.Call(nil, "debug_setHead", Quantity(block))
 }
