@@ -5,6 +5,7 @@ package standard
 import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/blockfollower"
+	"github.com/dagctl/dagctl/operators/evmrangeingest"
 	"github.com/dagctl/dagctl/operators/httpapi"
 	"github.com/dagctl/dagctl/operators/postgresload"
 	"github.com/dagctl/dagctl/operators/postgresquery"
@@ -13,8 +14,8 @@ import (
 // New returns the registry of the platform's operators.
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
-	for _, operator := range []func(operators.Options) (operators.Operator, error){blockfollower.New, httpapi.New,
-		postgresload.New, postgresquery.New} {
+	for _, operator := range []func(operators.Options) (operators.Operator, error){blockfollower.New,
+		evmrangeingest.New, httpapi.New, postgresload.New, postgresquery.New} {
 		op, err := operator(o)
 		if err != nil {
 			return nil, err
