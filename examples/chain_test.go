@@ -156,7 +156,7 @@ func TestChain(t *testing.T) {
 	// One that is too deep: nothing is made, the source says why, and what is published stays.
 	published := c.files(t, "blocks")
 	node.SetHead(12)
-	node.MineTo(14)
+	node.MineTo(22)
 	processtest.Eventually(t, "the source has an error", func() bool {
 		return w.count(t, `SELECT count(*) FROM sources WHERE error LIKE '%replaced more than the last 32 blocks%'`) == 1
 	})

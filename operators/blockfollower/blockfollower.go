@@ -181,7 +181,7 @@ func (c config) what(ctx context.Context, client *evm.Client, t *operators.Task)
 
 // tooDeep is the error of a re-organisation that replaced a block that none may replace.
 func tooDeep(block, most int64) error {
-	return fault.New(fault.Conflict, "the node has another block %d than the one that was read: a re-organisation "+
-		"replaced more than the last %d blocks, so nothing is read from it", block, most).
+	return fault.New(fault.Conflict, "a re-organisation replaced more than the last %d blocks that were read: the "+
+		"node has another block %d, so nothing is read from it", most, block).
 		WithHint("if the node is right, raise config.max_reorg and deploy: what changed is read anew, the rest stays")
 }

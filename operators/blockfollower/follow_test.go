@@ -124,7 +124,7 @@ func TestAReorganisationThatIsTooDeep(t *testing.T) {
 	n.mine(9)
 	for range 2 {
 		_, err := w.poll()
-		require.ErrorContains(t, err, "the node has another block 14 than the one that was read")
+		require.ErrorContains(t, err, "the node has another block 14")
 		require.True(t, fault.Is(err, fault.Conflict))
 	}
 	require.Equal(t, before, w.known)
