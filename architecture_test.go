@@ -109,9 +109,12 @@ var mayImport = map[string][]string{
 		"dispatcher/httpapi", anyInternal},
 	"operators":          {"operators/textfile", "dag", "engine", "storage", "worker/protocol", anyInternal},
 	"operators/textfile": {anyInternal},
-	"operators/standard": {"operators", "operators/httpapi", "operators/integritycheck", "operators/parquetcompact",
-		"operators/postgresload", "operators/postgresquery", "operators/rangeaggregator", "operators/rangesplitter",
-		"operators/s3source", "operators/webhook"},
+	"operators/standard": {"operators", "operators/blockfollower", "operators/evmrangeingest", "operators/httpapi",
+		"operators/integritycheck", "operators/parquetcompact", "operators/postgresload", "operators/postgresquery",
+		"operators/rangeaggregator", "operators/rangesplitter", "operators/s3source", "operators/webhook"},
+	"operators/blockfollower":             {"operators", "operators/evm", "dag", anyInternal},
+	"operators/evm":                       {"operators", "engine", "dag", anyInternal},
+	"operators/evmrangeingest":            {"operators", "operators/evm", "dag", anyInternal},
 	"operators/httpapi":                   {"operators", "operators/textfile", "dag", anyInternal},
 	"operators/integritycheck":            {"operators", "operators/ranges", "dag", "storage", anyInternal},
 	"operators/parquetcompact":            {"operators", "engine", "dag", anyInternal},
@@ -151,6 +154,7 @@ var mayImport = map[string][]string{
 	"internal/testaws":     {"internal/testserver", anyInternal},
 	"internal/testbrowser": {"internal/testserver", anyInternal},
 	"internal/testdb":      {"migrations", "internal/pgdev", anyInternal},
+	"internal/testgeth":    {"internal/testserver", anyInternal},
 	"internal/testoidc":    {"internal/testserver", anyInternal},
 	"internal/tests3":      {"internal/testserver", anyInternal},
 	"bench":                {everything},
@@ -160,7 +164,7 @@ var mayImport = map[string][]string{
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
 var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testbrowser",
-	"internal/testdb", "internal/testoidc", "internal/tests3", "internal/testserver"}
+	"internal/testdb", "internal/testgeth", "internal/testoidc", "internal/tests3", "internal/testserver"}
 
 // duckDB are the rooms that talk with DuckDB's driver.
 var duckDB = []string{"internal/duck", "engine/inside"}

@@ -61,6 +61,14 @@ func (a *Assignment) Redact(out Outcome) Outcome {
 	return out
 }
 
+// Redact removes the secrets of an enumeration from its error.
+func (e Enumeration) Redact(err error) error {
+	if len(e.Secrets) == 0 {
+		return err
+	}
+	return redactError(err, secret.NewRedactor(e.Secrets).Redact)
+}
+
 // redactError returns an error without secrets, with its kind. What it wraps could quote a value, too, so that goes if
 // anything that people see of it does.
 func redactError(err error, redact func(string) string) error {

@@ -52,8 +52,7 @@ func (src *Sources) list(
 		found.Units, err = op.Enumerate(ctx, e)
 	}
 	if err != nil {
-		shown := (&operators.Assignment{Secrets: e.Secrets}).Redact(operators.Outcome{Err: err}).Err
-		return found, fmt.Errorf("enumerate: %w", shown)
+		return found, fmt.Errorf("enumerate: %w", e.Redact(err))
 	}
 	return found, nil
 }

@@ -1,0 +1,105 @@
+package evm
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// Header is what says where a block stands in its chain. Its hash vouches for all blocks before it.
+type Header struct {
+	Number int64
+	Hash   string // 0x and 64 digits in lower case
+	Parent string // hash of the block before it
+}
+
+// Tip returns the number of the highest block that the node has. A node of another chain than the config says is
+// refused.
+func (c *Client) Tip(ctx context.Context) (tip int64, err error) {
+	calls := []Call{{"eth_chainId", []any{}}, {"eth_blockNumber", []any{}}}
+	return tip, c.Do(ctx, calls, func(i int, result json.RawMessage) error {
+		n, err := c.number(result)
+		switch {
+		case err != nil:
+			return err
+		case i == 0 && n != c.node.ChainID:
+			return operators.Permanent(fault.New(fault.Invalid, "%s is a node of chain %d, and the config says "+
+				"chain_id %d", c.url.Host, n, c.node.ChainID).WithHint("give the url of a node of that chain"))
+		}
+		tip = n
+		return nil
+	})
+}
+
+func (c *Client) number(result json.RawMessage) (int64, error) {
+	var text string
+	err := json.Unmarshal(result, &text)
+	if err != nil {
+		return 0, c.odd("a number", err)
+	}
+	n, err := ParseInt(text)
+	if err != nil {
+		return 0, c.odd("a number", err)
+	}
+	return n, nil
+}
+
+// odd returns the error of an answer that is not what the protocol says.
+func (c *Client) odd(what string, err error) error {
+	return fault.New(fault.Unavailable, "%s: the node does not answer with %s: %w", c.url.Host, what, err)
+}
+
+// Headers returns the headers of blocks by their numbers. Those that the node does not have are missing.
+func (c *Client) Headers(ctx context.Context, numbers []int64) (map[int64]Header, error) {
+	calls := make([]Call, len(numbers))
+	for i, n := range numbers {
+		calls[i] = Call{"eth_getBlockByNumber", []any{Quantity(n), false}}
+	}
+
+	found := make(map[int64]Header, len(numbers))
+	return found, c.Do(ctx, calls, func(i int, result json.RawMessage) error {
+		if string(result) == "null" {
+			return nil
+		}
+		var b fields
+		err := json.Unmarshal(result, &b)
+		if err != nil {
+			return c.odd("a block", err)
+		}
+		h, err := b.header()
+		if err == nil && h.Number != numbers[i] {
+			err = fault.New(fault.Unavailable, "it is block %d, not %d", h.Number, numbers[i])
+		}
+		if err != nil {
+			return c.odd("a block", err)
+		}
+		found[h.Number] = h
+		return nil
+	})
+}
+
+// fields are those of a JSON object: a block, a transaction or a log.
+type fields map[string]json.RawMessage
+
+// text returns a field that is a text; empty if it is missing or null.
+func (f fields) text(name string) string {
+	var text string
+	_ = json.Unmarshal(f[name], &text) // anything else is no value of a field that is asked for as text
+	return text
+}
+
+func (f fields) header() (h Header, err error) {
+	if h.Number, err = ParseInt(f.text("number")); err != nil {
+		return h, err
+	}
+	if h.Hash, err = parseData(f.text("hash"), 32); err != nil {
+		return h, err
+	}
+	h.Parent, err = parseData(f.text("parentHash"), 32)
+	return h, err
+}
+
+// NoParent is the parent of the first block of a chain.
+const NoParent = "0x0000000000000000000000000000000000000000000000000000000000000000"

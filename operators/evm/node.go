@@ -1,0 +1,130 @@
+// Package evm reads chains of the Ethereum Virtual Machine from nodes that speak JSON-RPC over HTTP. It is the part
+// that operators of chains share.
+//
+// Vocabulary: a Node is the part of a config that says which node to ask, and of which chain. A Client is what one run
+// says to it. A Header is a block without its rows; Records are the kinds of rows that are read of blocks. A quantity
+// is a number as JSON-RPC writes it, 0x and hexadecimal digits; none is ever a float here. It owns no tables.
+package evm
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/operators"
+)
+
+// Node is the part of a config that says what to read, and from where.
+type Node struct {
+	URL       string         `json:"url"`
+	Headers   map[string]any `json:"headers"` // text or {secret: NAME}
+	ChainID   int64          `json:"chain_id"`
+	Records   []Record       `json:"records"`
+	Batch     int            `json:"batch"`
+	Rate      float64        `json:"requests_per_second"`
+	MaxBytes  int64          `json:"max_bytes"`
+	StartFrom int64          `json:"start_block"`
+}
+
+// Schema is the part of a config schema that describes Node.
+const Schema = `
+    "url": {"type": "string", "pattern": "^https?://",
+      "description": "Where the node answers JSON-RPC. Another node of the same chain rebuilds nothing."},
+    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"},
+      "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."},
+    "chain_id": {"type": "integer", "minimum": 1,
+      "description": "The id of the chain, such as 1. A node of another chain is refused."},
+    "records": {"type": "array", "minItems": 1, "uniqueItems": true, "items": {"enum": ["blocks", "transactions", "logs"]},
+      "description": "What to read of each block, an output each; blocks by default."},
+    "start_block": {"type": "integer", "minimum": 0, "description": "The first block to read; 0 by default."},
+    "batch": {"type": "integer", "minimum": 1, "maximum": 1000,
+      "description": "The most calls to send in one request; 20 by default. 1: for nodes that take no batches."},
+    "requests_per_second": {"type": "number", "exclusiveMinimum": 0, "maximum": 1000,
+      "description": "The most requests of a run in a second, on average; no bound by default."},
+    "max_bytes": {"type": "integer", "minimum": 1, "maximum": 4294967296,
+      "description": "The longest answer to accept; 256 MiB by default."}`
+
+// Operational are the fields of Node that cannot change an output.
+var Operational = []string{"url", "headers", "batch", "requests_per_second", "max_bytes"}
+
+// SecretsTo is the SecretsTo of an operator whose config has a Node.
+func SecretsTo(config map[string]any) string {
+	address, _ := config["url"].(string)
+	return address
+}
+
+// Check checks what Schema cannot express, and sets defaults.
+func (n *Node) Check() *dag.ConfigError {
+	// Without its operational fields, a config has no URL.
+	if u, err := url.Parse(n.URL); n.URL != "" && (err != nil || u.Host == "" || u.User != nil) {
+		return &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
+	}
+	if len(n.Records) == 0 {
+		n.Records = []Record{Blocks}
+	}
+	if n.Batch == 0 {
+		n.Batch = 20
+	}
+	if n.MaxBytes == 0 {
+		n.MaxBytes = 256 << 20
+	}
+	return nil
+}
+
+// CheckJob checks that a job has the outputs and the partitions that its records need.
+func (n *Node) CheckJob(job *dag.Job) *dag.ConfigError {
+	if by := job.PartitionBy; by.Kind != dag.ByRange || by.Column != Number {
+		return &dag.ConfigError{Message: fmt.Sprintf("%s makes ranges of blocks: set `partition_by: { range: 1000, "+
+			"column: %s }`, or another size", job.Operator, Number)}
+	}
+
+	if len(n.Records) == 1 && len(job.Outputs) == 1 {
+		return nil
+	}
+	names := make([]string, len(n.Records))
+	for i, r := range n.Records {
+		names[i] = string(r)
+	}
+	if !slices.Equal(names, job.Outputs) {
+		return &dag.ConfigError{Key: "records", Message: "each kind of record is an output: write `outputs: [" +
+			strings.Join(names, ", ") + "]`"}
+	}
+	return nil
+}
+
+// Shape is the Shape of an operator whose config has a Node: all columns are known.
+func Shape(job *dag.Job, _ [][]dag.Column) (s dag.Shape, err error) {
+	var n struct {
+		Records []Record `json:"records"`
+	}
+	list, _ := job.Config["records"].([]any)
+	for _, r := range list {
+		text, _ := r.(string)
+		n.Records = append(n.Records, Record(text))
+	}
+	if len(n.Records) == 0 {
+		n.Records = []Record{Blocks}
+	}
+	if len(n.Records) != len(job.Outputs) {
+		return s, nil
+	}
+
+	for _, r := range n.Records {
+		var columns []dag.Column
+		for _, c := range r.columns() {
+			columns = append(columns, dag.Column{Name: c.name, Type: c.kind.duck()})
+		}
+		s.Writes = append(s.Writes, columns)
+	}
+	return s, nil
+}
+
+// Decode reads a config that embeds Node.
+func Decode(from map[string]any, into any, n *Node) *dag.ConfigError {
+	if err := operators.DecodeConfig(from, into); err != nil {
+		return &dag.ConfigError{Message: err.Error()}
+	}
+	return n.Check()
+}
