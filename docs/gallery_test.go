@@ -15,7 +15,7 @@ import (
 func TestGalleryShowsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	text := pageAt(t, "docs/gallery.md").text
-	first := regexp.MustCompile("(?m)^\\| \\[?`?([a-z][a-z_-]*)[`\\]]")
+	first := regexp.MustCompile("(?m)^\\| \\[?`?([a-z][a-z0-9_-]*)[`\\]]")
 	listed := func(section string) (names []string) {
 		_, rows, found := strings.Cut(text, "\n## "+section+"\n")
 		require.True(t, found, section)
