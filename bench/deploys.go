@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -102,7 +103,7 @@ func (w *world) reach(ctx context.Context, v registry.Version, want registry.Sta
 		case status == registry.Failed:
 			return fmt.Errorf("version %d failed: %s", v.Number, reason)
 		}
-		if err := sleep(ctx, time.Millisecond); err != nil {
+		if err := wait.For(ctx, time.Millisecond); err != nil {
 			return fmt.Errorf("version %d is %s: %w", v.Number, status, err)
 		}
 	}
@@ -263,7 +264,7 @@ func (w *world) waitsForLock(ctx context.Context, caller authz.Caller) (longest 
 		if err == nil {
 			longest = max(longest, time.Since(start))
 		}
-		_ = sleep(ctx, time.Millisecond)
+		_ = wait.For(ctx, time.Millisecond)
 	}
 	return longest
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -91,7 +92,7 @@ func (b *bench) queue(ctx context.Context, dsn string, caller authz.Caller, task
 		}
 		queued += n
 		for made := 0; made < before+queued; {
-			if err := sleep(ctx, look); err != nil {
+			if err := wait.For(ctx, look); err != nil {
 				return fmt.Errorf("%d of %d tasks are queued: %w", made-before, tasks, err)
 			}
 			if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM tasks`).Scan(&made); err != nil {
@@ -123,7 +124,7 @@ func (b *bench) startTimes(
 	})
 
 	for w.feed.ran() < after {
-		if err := sleep(ctx, look); err != nil {
+		if err := wait.For(ctx, look); err != nil {
 			return nil, false, err
 		}
 	}

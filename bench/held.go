@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // heldFigure: throughput while another session holds a transaction open, so that no vacuum can remove the queue's dead
@@ -24,7 +26,7 @@ func (b *bench) holdSnapshot(ctx context.Context, dsn string) error {
 		execute(ctx, conn, `SELECT 1 FROM orgs`)); err != nil {
 		return err
 	}
-	if err := sleep(ctx, b.hold); err != nil {
+	if err := wait.For(ctx, b.hold); err != nil {
 		return err
 	}
 	return execute(ctx, conn, `ROLLBACK`)

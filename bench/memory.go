@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // memoryFigure: the memory of a dispatcher's process, as the operating system measures it, while very many tasks are
@@ -70,7 +71,7 @@ func (b *bench) watchDispatcher(ctx context.Context, dsn string, span time.Durat
 	defer func() { err = errors.Join(err, stop.Close(), cmd.Wait()) }()
 
 	for end := time.Now().Add(span); time.Now().Before(end); {
-		if err := sleep(ctx, 5*look); err != nil {
+		if err := wait.For(ctx, 5*look); err != nil {
 			return 0, err
 		}
 		resident, err := residentMemory(ctx, cmd.Process.Pid)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // readings are counters at one moment.
@@ -69,7 +71,7 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 			if open == 0 {
 				break
 			}
-			if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			if err := wait.For(ctx, 10*time.Millisecond); err != nil {
 				return fmt.Errorf("%d connections are still open: %w", open, err)
 			}
 		}
@@ -90,18 +92,6 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 	}
 	r.cpu = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	return r, err
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // quantile returns a quantile by the nearest rank.

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
@@ -175,7 +176,7 @@ func (w *world) deploy(ctx context.Context, caller authz.Caller, name, yaml stri
 		case registry.Failed:
 			return fmt.Errorf("the build of %s failed: %s", name, reason)
 		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 10*time.Millisecond); err != nil {
 			return fmt.Errorf("%s is %s: %w", name, status, err)
 		}
 	}
@@ -203,7 +204,7 @@ func (w *world) settleWhen(ctx context.Context, caller authz.Caller, ran func() 
 				return err
 			}
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		if err := wait.For(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("work is left, %d of %d runs were started: %w", ran(), runs, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // View is the stable view data_<org slug>.<name> over the generations that were or will be published under a name, in
@@ -62,7 +63,7 @@ func (s *Storage) EnsureView(ctx context.Context, v View) error {
 
 	for try := range viewTries {
 		if try > 0 {
-			if err := wait(ctx, time.Duration(try)*lockTimeout); err != nil {
+			if err := wait.For(ctx, time.Duration(try)*lockTimeout); err != nil {
 				return err
 			}
 		}
@@ -142,17 +143,6 @@ const (
 	lockTimeout = 40 * time.Millisecond
 	viewTries   = 5
 )
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
 
 // ErrColumnsDiffer says that one view cannot show all of its generations.
 var ErrColumnsDiffer = fault.New(fault.Conflict, "the columns of its generations differ").

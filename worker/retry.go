@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // Calls that get no answer, or an answer that asks to come back later, are repeated: first after about firstPause, then
@@ -39,19 +41,8 @@ func Repeat(ctx context.Context, call func(context.Context) error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if sleep(ctx, pauseAfter(n, err)) != nil {
+		if wait.For(ctx, pauseAfter(n, err)) != nil {
 			return err // it says more than that the time is up
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }

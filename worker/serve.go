@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -124,7 +125,7 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 		case ctx.Err() == nil:
 			failures++
 			w.cfg.Log.Warn("tasks could not be claimed", "worker", w.cfg.ID, "error", err)
-			_ = sleep(ctx, pauseAfter(failures, err))
+			_ = wait.For(ctx, pauseAfter(failures, err))
 		}
 	}
 }
@@ -238,11 +239,11 @@ func (w *Worker) register(ctx context.Context) {
 			w.cfg.Log.Warn("the worker's heartbeat failed", "worker", w.cfg.ID, "error", err)
 		}
 
-		wait := beatEvery
+		pause := beatEvery
 		if n > 0 {
-			wait = min(wait, pauseAfter(n, err))
+			pause = min(pause, pauseAfter(n, err))
 		}
-		if sleep(ctx, wait) != nil {
+		if wait.For(ctx, pause) != nil {
 			return
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // maxAttempts bounds how often InTx runs a transaction that PostgreSQL keeps rolling back in favour of others.
@@ -43,8 +44,8 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, options pgx.TxOptions,
 			return fault.New(fault.Unavailable, "transaction lost against others %d times: %w", attempt, err).
 				WithHint("try again")
 		}
-		if err := pause(ctx, backoff(attempt)); err != nil {
-			return err
+		if wait.For(ctx, backoff(attempt)) != nil {
+			return ctx.Err()
 		}
 	}
 }
@@ -131,15 +132,4 @@ func LostTable(err error) bool {
 func backoff(attempt int) time.Duration {
 	ceiling := min(4*time.Millisecond<<attempt, 500*time.Millisecond)
 	return ceiling/2 + rand.N(ceiling/2)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

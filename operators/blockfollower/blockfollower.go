@@ -81,7 +81,10 @@ func (*operator) Spec() dag.OperatorSpec {
 		SecretsTo:    evm.SecretsTo,
 		Shape:        evm.Shape,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
-			_, err := parse(given)
+			c, err := parse(given)
+			if err == nil {
+				err = operators.CheckRequest("", c.Headers)
+			}
 			return given, err
 		},
 		CheckJob: func(job *dag.Job) *dag.ConfigError {

@@ -4,18 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 // Call is one call of a method. Params are its parameters.
@@ -31,17 +28,15 @@ type Client struct {
 	http    *http.Client
 	url     *url.URL
 	headers http.Header
-	tries   int           // of one request
-	patient time.Duration // the longest wait between two of them
-	next    time.Time     // no request is sent before
-	wait    func(text string)
+	tries   patience.Tries
+	pace    patience.Pace
 }
 
 // How often runs ask again, and enumerations, which hold up others of their org and come again soon.
 const (
 	runTries, runPatience   = 6, 10 * time.Minute
 	listTries, listPatience = 3, 5 * time.Second
-	firstWait               = 200 * time.Millisecond // doubled with each try, where the answer does not say how long
+	hint                    = "lower config.requests_per_second"
 )
 
 // NewClient returns a client for the run of a task.
@@ -50,8 +45,8 @@ func NewClient(t *operators.Task, n Node, over *http.Client) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.tries, c.patient = runTries, runPatience
-	c.wait = func(text string) { t.Progress(0, text) }
+	c.tries = patience.Tries{Most: runTries, Longest: runPatience, Hint: hint,
+		Tell: func(text string) { t.Progress(0, text) }}
 	return c, nil
 }
 
@@ -61,7 +56,7 @@ func NewListing(e operators.Enumeration, n Node, over *http.Client) (*Client, er
 	if err != nil {
 		return nil, err
 	}
-	c.tries, c.patient, c.wait = listTries, listPatience, func(string) {}
+	c.tries = patience.Tries{Most: listTries, Longest: listPatience, Hint: hint}
 	return c, nil
 }
 
@@ -105,7 +100,7 @@ func (c *Client) Do(ctx context.Context, calls []Call, result func(i int, result
 	for from := 0; from < len(calls); from += c.node.Batch {
 		some := calls[from:min(from+c.node.Batch, len(calls))]
 		var results []json.RawMessage
-		err := c.again(ctx, func() (err error) {
+		err := c.tries.Do(ctx, func() (err error) {
 			results, err = c.send(ctx, some)
 			return err
 		})
@@ -123,7 +118,7 @@ func (c *Client) Do(ctx context.Context, calls []Call, result func(i int, result
 
 // send sends calls in one request and returns their results.
 func (c *Client) send(ctx context.Context, calls []Call) ([]json.RawMessage, error) {
-	if err := c.turn(ctx); err != nil {
+	if err := c.pace.Turn(ctx, c.node.Rate); err != nil {
 		return nil, err
 	}
 	requests := make([]request, len(calls))
@@ -147,7 +142,7 @@ func (c *Client) send(ctx context.Context, calls []Call) ([]json.RawMessage, err
 		err = json.Unmarshal(answer, &responses[0])
 	}
 	if err != nil {
-		return nil, later{fault.New(fault.Unavailable, "%s does not answer JSON-RPC", c.url.Host), -1}
+		return nil, patience.NewLater(fault.New(fault.Unavailable, "%s does not answer JSON-RPC", c.url.Host), 0)
 	}
 	return c.inOrder(calls, responses)
 }
@@ -174,8 +169,8 @@ func (c *Client) inOrder(calls []Call, responses []response) ([]json.RawMessage,
 
 	for i, r := range results {
 		if r == nil {
-			return nil, later{fault.New(fault.Unavailable, "%s: the node left %s unanswered", c.url.Host,
-				calls[i].Method), -1}
+			return nil, patience.NewLater(fault.New(fault.Unavailable, "%s: the node left %s unanswered", c.url.Host,
+				calls[i].Method), 0)
 		}
 	}
 	return results, nil
@@ -191,7 +186,7 @@ func (c *Client) refused(method string, code int, message string) error {
 		return operators.Permanent(err.WithHint("does the node serve this method, and batches? `batch: 1` sends " +
 			"calls one by one"))
 	}
-	return later{err, -1}
+	return patience.NewLater(err, 0)
 }
 
 // post sends a body and returns that of the answer, without the space around it.
@@ -207,115 +202,24 @@ func (c *Client) post(ctx context.Context, body any) ([]byte, error) {
 	request.Header = c.headers.Clone()
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.unanswered(ctx, err)
+		return nil, patience.Unanswered(ctx, c.url.Host+": the node does not answer", err)
 	}
 	defer response.Body.Close()
 
 	if code := response.StatusCode; code < 200 || code > 299 {
 		err := fault.New(fault.Unavailable, "%s: the node answered %s", c.url.Host, response.Status)
-		switch {
-		case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests,
-			code >= 500:
-			return nil, later{err, askedToWait(response)}
+		if patience.Passes(code) {
+			return nil, patience.NewLater(err, patience.AskedToWait(response, time.Now()))
 		}
 		return nil, operators.Permanent(err)
 	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, c.node.MaxBytes+1))
 	switch {
 	case err != nil:
-		return nil, c.unanswered(ctx, err)
+		return nil, patience.Unanswered(ctx, c.url.Host+": the node does not answer", err)
 	case int64(len(answer)) > c.node.MaxBytes:
 		return nil, operators.Permanent(fault.New(fault.TooLarge, "%s: an answer has more than %d bytes", c.url.Host,
 			c.node.MaxBytes).WithHint("lower config.batch, or raise config.max_bytes"))
 	}
 	return bytes.TrimSpace(answer), nil
-}
-
-// unanswered returns the error of a request without a whole answer.
-func (c *Client) unanswered(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	var withURL *url.Error
-	if errors.As(err, &withURL) {
-		err = withURL.Err
-	}
-	if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.Invalid) {
-		return operators.Permanent(fmt.Errorf("%s: %w", c.url.Host, err))
-	}
-	return later{fault.New(fault.Unavailable, "%s: the node does not answer: %w", c.url.Host, err), -1}
-}
-
-// later is the error of a try after which another may succeed.
-type later struct {
-	error
-	wait time.Duration // that the answer asks for; 0 or less: it does not say
-}
-
-func (l later) Unwrap() error { return l.error }
-
-// askedToWait returns how long an answer asks to wait; negative if it does not say.
-func askedToWait(r *http.Response) time.Duration {
-	text := r.Header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 20); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return -1
-	}
-	return max(0, time.Until(at))
-}
-
-// again tries until it succeeds, fails for good, has tried often enough, or would have to wait for too long.
-func (c *Client) again(ctx context.Context, once func() error) error {
-	for try := 1; ; try++ {
-		err := once()
-		var again later
-		if !errors.As(err, &again) {
-			return err
-		}
-		if try == c.tries {
-			return fault.New(fault.Unavailable, "%w, %d times", again.error, try)
-		}
-
-		wait := again.wait
-		if wait <= 0 {
-			guess := firstWait << (try - 1)
-			wait = guess/2 + rand.N(guess/2)
-		}
-		if end, bounded := ctx.Deadline(); wait > c.patient || bounded && time.Until(end) <= wait {
-			return fault.New(fault.Unavailable, "%w, and is to be asked again in %s", again.error,
-				wait.Round(time.Second)).WithHint("lower config.requests_per_second")
-		}
-		if wait >= time.Second {
-			c.wait(fmt.Sprintf("%s, waiting for %s", again.error, wait.Round(time.Second)))
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
-}
-
-// turn waits until a request may be sent.
-func (c *Client) turn(ctx context.Context) error {
-	if c.node.Rate == 0 {
-		return ctx.Err()
-	}
-	now := time.Now()
-	wait := max(0, c.next.Sub(now))
-	c.next = now.Add(wait + time.Duration(float64(time.Second)/c.node.Rate))
-	return sleep(ctx, wait)
-}
-
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

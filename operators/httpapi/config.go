@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 const schema = `{
@@ -139,7 +139,7 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 		c.MaxBytes = defaultMaxBytes
 	}
 
-	if !isURL(operators.ExpandURL(c.URL, nil)) {
+	if !patience.IsURL(operators.ExpandURL(c.URL, nil)) {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	for _, check := range []func() *dag.ConfigError{c.checkAuth, c.checkPagination, c.JSONRows.Check} {
@@ -148,11 +148,6 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 		}
 	}
 	return c, nil
-}
-
-func isURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "http" || u.Scheme == "https")
 }
 
 // use is a field and the cases that it is for.
@@ -197,7 +192,7 @@ func (c config) checkAuth() *dag.ConfigError {
 	switch {
 	case err != nil:
 		return err
-	case a.Kind == oauth2 && !isURL(a.TokenURL):
+	case a.Kind == oauth2 && !patience.IsURL(a.TokenURL):
 		return &dag.ConfigError{Key: "auth", Message: "token_url must be a URL with a host and without a password"}
 	}
 

@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 // conversation is what one run says to the API. Its errors name hosts only: a URL may carry a key.
@@ -28,14 +26,13 @@ type conversation struct {
 	keys     url.Values  // those of them that are secrets
 	headers  http.Header // of requests to the API
 	token    token       // of oauth2
-	next     time.Time   // no request is sent before
+	pace     patience.Pace
 }
 
 // Of requests that the API does not answer for now.
 const (
-	mostTries   = 6                      // of one request
-	firstWait   = 200 * time.Millisecond // doubled with each try, where the answer does not say how long
-	longestWait = 10 * time.Minute       // within an attempt, whatever the answer asks for
+	mostTries   = 6                // of one request
+	longestWait = 10 * time.Minute // within an attempt, whatever the answer asks for
 )
 
 func (o *operator) converse(t *operators.Task, c config) (*conversation, error) {
@@ -130,7 +127,7 @@ type answer struct {
 // refuses is renewed once.
 func (talk *conversation) get(ctx context.Context, u *url.URL, file string, limit int64) (a answer, err error) {
 	once := func() (err error) {
-		if err = talk.turn(ctx); err == nil {
+		if err = talk.pace.Turn(ctx, talk.Rate); err == nil {
 			a, err = talk.ask(ctx, u, file, limit)
 		}
 		return err
@@ -138,7 +135,7 @@ func (talk *conversation) get(ctx context.Context, u *url.URL, file string, limi
 
 	for renewed := false; ; renewed = true {
 		if err = talk.haveToken(ctx); err == nil {
-			err = talk.tries(ctx, once)
+			err = talk.tries().Do(ctx, once)
 		}
 		if talk.Auth.Kind != oauth2 || !errors.Is(err, errUnauthorized) || renewed {
 			return a, err
@@ -159,7 +156,7 @@ func (talk *conversation) ask(ctx context.Context, u *url.URL, file string, limi
 	request.Header = talk.headers.Clone()
 	response, err := talk.operator.client.Do(request)
 	if err != nil {
-		return answer{}, unanswered(ctx, "GET", u, err)
+		return answer{}, patience.Unanswered(ctx, "GET "+u.Host, err)
 	}
 	defer response.Body.Close()
 
@@ -167,8 +164,8 @@ func (talk *conversation) ask(ctx context.Context, u *url.URL, file string, limi
 	case code == http.StatusUnauthorized:
 		return answer{}, operators.Permanent(fault.New(fault.Unavailable, "GET %s: the server answered %s: %w", u.Host,
 			response.Status, errUnauthorized))
-	case passes(code):
-		return answer{}, later{operators.StatusError(response), askedToWait(response, time.Now())}
+	case patience.Passes(code):
+		return answer{}, patience.NewLater(operators.StatusError(response), patience.AskedToWait(response, time.Now()))
 	}
 	if err := operators.StatusError(response); err != nil {
 		return answer{}, err
@@ -184,7 +181,7 @@ func (talk *conversation) ask(ctx context.Context, u *url.URL, file string, limi
 	case errors.As(err, &disk):
 		return a, fmt.Errorf("keep the answer of %s: %w", u.Host, disk.Err)
 	case err != nil:
-		return a, later{fmt.Errorf("GET %s: read the answer: %w", u.Host, err), -1}
+		return a, patience.NewLater(fmt.Errorf("GET %s: read the answer: %w", u.Host, err), 0)
 	case a.bytes > limit:
 		return a, operators.Permanent(fault.New(fault.TooLarge, "the answers of %s have more than %d bytes", u.Host,
 			talk.MaxBytes).WithHint("raise config.max_bytes"))
@@ -202,113 +199,9 @@ func save(file string, body io.Reader) (int64, error) {
 	return n, errors.Join(err, f.Close())
 }
 
-// unanswered returns the error of a request without an answer, which may have one later.
-func unanswered(ctx context.Context, method string, u *url.URL, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	var withURL *url.Error
-	if errors.As(err, &withURL) {
-		err = withURL.Err
-	}
-	err = fmt.Errorf("%s %s: %w", method, u.Host, err)
-	if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.Invalid) {
-		return operators.Permanent(err)
-	}
-	return later{err, -1}
-}
-
-// passes reports whether an answer says that the next one may be another.
-func passes(code int) bool {
-	switch code {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
-		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
-}
-
-// later is the error of a try after which another may succeed.
-type later struct {
-	error
-	wait time.Duration // that the answer asks for; 0 or less: it does not say
-}
-
-func (l later) Unwrap() error { return l.error }
-
-// askedToWait returns how long an answer asks to wait; negative if it does not say. A date is compared with the clock
-// of who sent it, where the answer has that.
-func askedToWait(response *http.Response, now time.Time) time.Duration {
-	text := strings.TrimSpace(response.Header.Get("Retry-After"))
-	seconds, err := strconv.ParseUint(text, 10, 32)
-	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the highest
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return -1
-	}
-	if theirs, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-		now = theirs
-	}
-	return max(0, at.Sub(now))
-}
-
-// tries tries until it succeeds, fails for good, or would have to wait for longer than the attempt may take: then the
-// error is handed on, and another attempt may succeed.
-func (talk *conversation) tries(ctx context.Context, once func() error) error {
-	for try := 1; ; try++ {
-		err := once()
-		var again later
-		if !errors.As(err, &again) {
-			return err
-		}
-		if try == mostTries {
-			return fault.New(fault.Unavailable, "%w, %d times", again.error, try)
-		}
-
-		wait := again.wait
-		if wait <= 0 {
-			guess := firstWait << (try - 1)
-			wait = guess/2 + rand.N(guess/2)
-		}
-		end, bounded := ctx.Deadline()
-		if wait > longestWait || bounded && time.Until(end) <= wait {
-			return fault.New(fault.Unavailable, "%w, and it is to be asked again in %s, which is too long for "+
-				"this attempt", again.error, wait.Round(time.Second)).
-				WithHint("let `retry` wait as long before the next attempt, or lower config.requests_per_second")
-		}
-		if wait >= time.Second {
-			talk.task.Progress(0, fmt.Sprintf("%s, waiting for %s", again.error, wait.Round(time.Second)))
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return err
-		}
-	}
-}
-
-// turn waits until a request may be sent.
-func (talk *conversation) turn(ctx context.Context) error {
-	if talk.Rate == 0 {
-		return nil
-	}
-	now := time.Now()
-	wait := max(0, talk.next.Sub(now))
-	talk.next = now.Add(wait + time.Duration(float64(time.Second)/talk.Rate))
-	return sleep(ctx, wait)
-}
-
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+// tries returns how often a request is sent, and with which waits.
+func (talk *conversation) tries() patience.Tries {
+	return patience.Tries{Most: mostTries, Longest: longestWait,
+		Hint: "let `retry` wait as long before the next attempt, or lower config.requests_per_second",
+		Tell: func(text string) { talk.task.Progress(0, text) }}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 // tokenRequest asks for a token by the client credentials grant of OAuth 2 (RFC 6749, section 4.4).
@@ -82,7 +83,7 @@ func (talk *conversation) haveToken(ctx context.Context) error {
 	}
 
 	talk.task.Progress(0, "asking "+t.url.Host+" for a token")
-	err := talk.tries(ctx, func() error {
+	err := talk.tries().Do(ctx, func() error {
 		fresh, err := talk.askForToken(ctx)
 		if err == nil {
 			t.text, t.ends = fresh.text, fresh.ends
@@ -115,7 +116,7 @@ func (talk *conversation) askForToken(ctx context.Context) (fresh token, err err
 
 	response, err := talk.operator.strict.Do(request)
 	if err != nil {
-		return fresh, unanswered(ctx, "POST", r.url, err)
+		return fresh, patience.Unanswered(ctx, "POST "+r.url.Host, err)
 	}
 	defer response.Body.Close()
 	var said struct {
@@ -130,8 +131,9 @@ func (talk *conversation) askForToken(ctx context.Context) (fresh token, err err
 	switch code := response.StatusCode; {
 	case ctx.Err() != nil:
 		return fresh, context.Cause(ctx)
-	case passes(code):
-		return fresh, later{fault.New(fault.Unavailable, "%s", answered), askedToWait(response, time.Now())}
+	case patience.Passes(code):
+		return fresh, patience.NewLater(fault.New(fault.Unavailable, "%s", answered),
+			patience.AskedToWait(response, time.Now()))
 	case code != http.StatusOK && malformed == nil && errorCode.MatchString(said.Error):
 		return fresh, operators.Permanent(fault.New(fault.Invalid, "%s: %s", answered, said.Error))
 	case code != http.StatusOK:

@@ -3,12 +3,12 @@ package webhook
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 const configSchema = `{
@@ -78,6 +78,10 @@ func (s *Sending) Check() *dag.ConfigError {
 		}
 	}
 
+	if text, ok := s.Sign.(string); ok && text != "" {
+		return &dag.ConfigError{Key: "sign", Message: "the key is written out: versions keep it, and whoever sees " +
+			"the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}"}
+	}
 	for name := range s.Headers {
 		if slices.Contains(own, http.CanonicalHeaderKey(name)) {
 			return &dag.ConfigError{Key: "headers", Message: fmt.Sprintf("%s is set by the operator", name)}
@@ -94,16 +98,13 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 	if err := operators.DecodeConfig(from, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
-	if !IsURL(operators.ExpandURL(c.URL, nil)) {
+	if !patience.IsURL(operators.ExpandURL(c.URL, nil)) {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
-	return c, c.Sending.Check()
-}
-
-// IsURL reports whether requests can be sent to a text.
-func IsURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "http" || u.Scheme == "https")
+	if err := c.Sending.Check(); err != nil {
+		return c, err
+	}
+	return c, operators.CheckRequest(c.URL, c.Headers)
 }
 
 // checkJob refuses jobs that would lose rows about deliveries, or could not tell them apart.

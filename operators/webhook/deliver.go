@@ -3,22 +3,23 @@ package webhook
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
-// firstWait is doubled with each try, where the answer does not say how long to wait.
-const firstWait = 200 * time.Millisecond
+// firstLook is how long to wait before looking again at what another task is sending; doubled with each look.
+const firstLook = 200 * time.Millisecond
 
 // deliver sends a message until it is delivered, refused for good, or left to another attempt. Each try is noted before
 // it is sent, which also finds out whether this attempt still counts, and its answer before the next one.
 func (s *Sender) deliver(ctx context.Context, m Message) (d operators.Delivery, err error) {
 	for try := 1; ; try++ {
-		if err := m.Target.turn(ctx, s.Rate); err != nil {
+		if err := m.Target.pace.Turn(ctx, s.Rate); err != nil {
 			return d, err
 		}
 		send := false
@@ -65,7 +66,7 @@ func (s *Sender) deliver(ctx context.Context, m Message) (d operators.Delivery, 
 // begin notes that a message is about to be sent. It waits a while for another task that is sending the same.
 func (s *Sender) begin(ctx context.Context, m Message) (d operators.Delivery, send bool, err error) {
 	until := time.Now().Add(longestTaken)
-	for wait := firstWait; ; wait = min(2*wait, 2*time.Second) {
+	for pause := firstLook; ; pause = min(2*pause, 2*time.Second) {
 		d, send, err = s.ledger.Begin(ctx, m.id)
 		if err != nil || send || d.Status == operators.Delivered {
 			return d, send, err
@@ -74,7 +75,7 @@ func (s *Sender) begin(ctx context.Context, m Message) (d operators.Delivery, se
 			d.Error = "another task is sending the same key"
 			return d, false, nil
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := wait.For(ctx, pause); err != nil {
 			return d, false, err
 		}
 	}
@@ -83,44 +84,25 @@ func (s *Sender) begin(ctx context.Context, m Message) (d operators.Delivery, se
 // pause waits before the next try of a message; again is false if there is to be none in this run. A receiver that
 // says for how long is left alone by all requests of the run.
 func (s *Sender) pause(ctx context.Context, to *Target, try int, said answer) (again bool, err error) {
-	wait := said.wait
-	if wait <= 0 {
-		guess := firstWait << min(try-1, 10)
-		wait = guess/2 + rand.N(guess/2)
+	pause := said.wait
+	if pause <= 0 {
+		pause = patience.Guess(try)
 	}
 	end, bounded := ctx.Deadline()
-	if wait > longestWait || bounded && time.Until(end) <= wait {
+	if pause > longestWait || bounded && time.Until(end) <= pause {
 		to.stop(fault.New(fault.Unavailable, "%s, and it is to be asked again in %s, which is too long for this "+
-			"attempt", said.why, wait.Round(time.Second)))
+			"attempt", said.why, pause.Round(time.Second)))
 		return false, nil
 	}
 	if said.wait > 0 {
-		to.holdBack(said.wait)
+		to.pace.HoldBack(said.wait)
 	}
 	if try >= s.MaxTries {
 		return false, nil
 	}
 
-	if wait >= time.Second {
-		s.task.Progress(50, fmt.Sprintf("%s, waiting for %s", said.why, wait.Round(time.Second)))
+	if pause >= time.Second {
+		s.task.Progress(50, fmt.Sprintf("%s, waiting for %s", said.why, pause.Round(time.Second)))
 	}
-	return true, sleep(ctx, wait)
-}
-
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return true, wait.For(ctx, pause)
 }

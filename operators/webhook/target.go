@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/webhook"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/patience"
 )
 
 // Target is where messages go, with what all requests have. Errors name its host only: a URL may carry a key.
@@ -26,10 +27,11 @@ type Target struct {
 	headers http.Header
 	key     string // to sign with; empty: nothing is signed
 
+	pace patience.Pace
+
 	mu     sync.Mutex
-	next   time.Time // no request is sent before
-	inARow int       // deliveries in a row that no try made
-	over   error     // why no more requests are sent in this run
+	inARow int   // deliveries in a row that no try made
+	over   error // why no more requests are sent in this run
 }
 
 // NewTarget returns a target. at is the place of its fields in the config, for errors.
@@ -91,27 +93,6 @@ func (t *Target) stopped() error {
 	return t.over
 }
 
-// holdBack lets no request be sent for some time.
-func (t *Target) holdBack(d time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if at := time.Now().Add(d); at.After(t.next) {
-		t.next = at
-	}
-}
-
-// turn waits until a request may be sent, of which there are rate in a second; 0: any number.
-func (t *Target) turn(ctx context.Context, rate float64) error {
-	t.mu.Lock()
-	now := time.Now()
-	wait := max(0, t.next.Sub(now))
-	if rate > 0 {
-		t.next = now.Add(wait + time.Duration(float64(time.Second)/rate))
-	}
-	t.mu.Unlock()
-	return sleep(ctx, wait)
-}
-
 // maxAnswer is how much of an answer is read, so that its connection can be used again, in bytes.
 const maxAnswer = 64 << 10
 
@@ -151,9 +132,8 @@ func (t *Target) answered(response *http.Response) answer {
 		return answer{status: operators.Delivered, code: code}
 	case code >= 300 && code < 400:
 		a.why += ", and redirects are not followed"
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests,
-		code >= 500:
-		a.status, a.wait = operators.Waiting, askedToWait(response, time.Now())
+	case patience.Passes(code):
+		a.status, a.wait = operators.Waiting, patience.AskedToWait(response, time.Now())
 	}
 	return a
 }
@@ -177,22 +157,4 @@ func (t *Target) unanswered(ctx context.Context, err error, timeout time.Duratio
 		a.why = fmt.Sprintf("%s %s: %s", t.method, t.url.Host, err)
 	}
 	return a
-}
-
-// askedToWait returns how long an answer asks to wait; 0 if it does not say. A date is compared with the clock of who
-// sent it, where the answer has that.
-func askedToWait(response *http.Response, now time.Time) time.Duration {
-	text := strings.TrimSpace(response.Header.Get("Retry-After"))
-	seconds, err := strconv.ParseUint(text, 10, 32)
-	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the highest
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	if theirs, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-		now = theirs
-	}
-	return max(0, at.Sub(now))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // Environment is what a command line gets from its process; tests bring their own.
@@ -82,12 +83,8 @@ func (c *CLI) DatabaseURL(flag string) (string, error) {
 
 // Sleep waits for d, or until ctx ends, and then returns the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if wait.For(ctx, d) != nil {
 		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
+	return nil
 }
