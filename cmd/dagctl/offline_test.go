@@ -22,6 +22,17 @@ func TestInitWritesADAGThatIsValid(t *testing.T) {
 	require.Equal(t, cli.ExitConflict, again.code)
 	require.Contains(t, again.err, "already exists")
 	require.Contains(t, again.err, "Next: choose another folder")
+
+	place := t.TempDir()
+	odd := dagctl(t, nil, "init", filepath.Join(place, "it's new"))
+	require.Zero(t, odd.code)
+	require.Contains(t, odd.err, "`dagctl dev '"+place+`/it'\''s new'`+"`")
+	inTheWay := filepath.Join(place, "file")
+	require.NoError(t, os.WriteFile(inTheWay, nil, 0o600))
+	refused := dagctl(t, nil, "init", inTheWay)
+	require.Equal(t, cli.ExitFailed, refused.code)
+	require.Contains(t, refused.err, filepath.Join(inTheWay, "dag.yaml")+" cannot be written: not a directory")
+	require.Contains(t, refused.err, "Next: choose a folder that you may write to")
 }
 
 func TestInitTemplates(t *testing.T) {

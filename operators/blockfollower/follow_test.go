@@ -212,6 +212,19 @@ func TestANodeThatIsAwayOrBusy(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Unavailable))
 }
 
+// What a node says of its tip is not kept in memory without a bound.
+func TestATipBeyondAllChainsIsRefused(t *testing.T) {
+	t.Parallel()
+	n := newChain(t)
+	w := newWorld(t, n.URL, nil)
+	n.mine(9)
+	n.lies.Store(1 << 62)
+	_, err := w.poll()
+	require.ErrorContains(t, err, "at most 250000 are allowed")
+	n.lies.Store(0)
+	require.Equal(t, []string{"0-4", "4-8", "8-12"}, w.follow())
+}
+
 func TestALongChainCostsFewCalls(t *testing.T) {
 	t.Parallel()
 	n := newChain(t)

@@ -50,6 +50,9 @@ func (o *operator) Enumerate(ctx context.Context, e operators.Enumeration) ([]op
 	if l.tip, err = client.Tip(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.CheckRanges(l.tip, l.by.Size); err != nil {
+		return nil, err
+	}
 	l.safe = l.tip - c.Confirmations
 	if err := l.readKnown(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package evm
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
@@ -35,7 +36,7 @@ func (c *Client) Tip(ctx context.Context) (tip int64, err error) {
 
 func (c *Client) number(result json.RawMessage) (int64, error) {
 	var text string
-	err := json.Unmarshal(result, &text)
+	err := decode(result, &text, "text")
 	if err != nil {
 		return 0, c.odd("a number", err)
 	}
@@ -64,7 +65,7 @@ func (c *Client) Headers(ctx context.Context, numbers []int64) (map[int64]Header
 			return nil
 		}
 		var b fields
-		err := json.Unmarshal(result, &b)
+		err := decode(result, &b, "object")
 		if err != nil {
 			return c.odd("a block", err)
 		}
@@ -78,6 +79,17 @@ func (c *Client) Headers(ctx context.Context, numbers []int64) (map[int64]Header
 		found[h.Number] = h
 		return nil
 	})
+}
+
+// decode decodes a value of an answer. Its error shows the value, and says what it should be.
+func decode(value json.RawMessage, into any, want string) error {
+	switch err := json.Unmarshal(value, into); {
+	case err == nil:
+		return nil
+	case len(value) == 0:
+		return fmt.Errorf("there is no %s", want)
+	}
+	return fmt.Errorf("%s is no %s", shown(string(value)), want)
 }
 
 // fields are those of a JSON object: a block, a transaction or a log.

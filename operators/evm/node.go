@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -69,6 +70,19 @@ func (n *Node) Check() *dag.ConfigError {
 	}
 	if n.MaxBytes == 0 {
 		n.MaxBytes = 256 << 20
+	}
+	return nil
+}
+
+// MaxRanges is the most partitions that a listing may have. It is in the memory of the server.
+const MaxRanges = 250_000
+
+// CheckRanges returns an error if the blocks from StartFrom up to last are more than MaxRanges ranges of a size.
+func (n *Node) CheckRanges(last, size int64) error {
+	if ranges := (last - n.StartFrom) / size; ranges >= MaxRanges {
+		return fault.New(fault.TooLarge, "the blocks %d to %d are %d partitions of %d blocks; at most %d are allowed",
+			n.StartFrom, last, ranges+1, size, MaxRanges).
+			WithHint("make the ranges of `partition_by` greater, or let start_block be later")
 	}
 	return nil
 }

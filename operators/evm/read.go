@@ -88,7 +88,7 @@ func (r *reader) blocks(ctx context.Context, from, to int64) error {
 
 	return r.Do(ctx, logs, func(i int, result json.RawMessage) error {
 		var list []fields
-		if err := json.Unmarshal(result, &list); err != nil {
+		if err := decode(result, &list, "list of objects"); err != nil {
 			return r.odd("a list of logs", err)
 		}
 		for _, log := range list {
@@ -111,7 +111,7 @@ func (r *reader) block(n int64, result json.RawMessage) (h Header, err error) {
 			WithHint("it lags behind another node at the same address, or its chain has just become shorter")
 	}
 	var b fields
-	if err = json.Unmarshal(result, &b); err == nil {
+	if err = decode(result, &b, "object"); err == nil {
 		h, err = b.header()
 	}
 	if err == nil && h.Number != n {
@@ -147,7 +147,7 @@ func (r *reader) rowsOf(b fields) error {
 	}
 
 	var list []fields
-	if err := json.Unmarshal(b["transactions"], &list); err != nil {
+	if err := decode(b["transactions"], &list, "list of whole transactions"); err != nil {
 		return fmt.Errorf("transactions: %w", err)
 	}
 	for i, transaction := range list {
@@ -161,7 +161,7 @@ func (r *reader) rowsOf(b fields) error {
 // flatten gives each topic of a log a field of its own.
 func flatten(log fields) error {
 	var topics []json.RawMessage
-	if err := json.Unmarshal(log["topics"], &topics); err != nil {
+	if err := decode(log["topics"], &topics, "list"); err != nil {
 		return fmt.Errorf("topics: %w", err)
 	}
 	if len(topics) > 4 {

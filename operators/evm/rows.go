@@ -116,11 +116,11 @@ const latest = 9_000_000_000_000
 func (k kind) binary(value json.RawMessage) ([]byte, error) {
 	if k == count {
 		var list []json.RawMessage
-		err := json.Unmarshal(value, &list)
+		err := decode(value, &list, "list")
 		return binary.BigEndian.AppendUint64(nil, uint64(len(list))), err
 	}
 	var text string
-	if err := json.Unmarshal(value, &text); err != nil {
+	if err := decode(value, &text, "text"); err != nil {
 		return nil, err
 	}
 

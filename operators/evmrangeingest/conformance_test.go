@@ -59,6 +59,16 @@ func TestEVMRangeIngestConforms(t *testing.T) {
 	)
 }
 
+func TestARangeOfTooManyParts(t *testing.T) {
+	t.Parallel()
+	check := operator(t).Spec().CheckJob
+	job := &dag.Job{Operator: "evm_range_ingest", Outputs: []string{"out"}, PartitionBy: ranges, Config: dag.Config{
+		"url": "https://node.example.com", "chain_id": 1, "end_block": int64(4 * 250_000)}}
+	require.Nil(t, check(job))
+	job.Config["end_block"] = int64(4*250_000 + 1)
+	require.Contains(t, check(job).Message, "are 250001 partitions of 4 blocks; at most 250000 are allowed")
+}
+
 func TestARangeIsListedOnce(t *testing.T) {
 	t.Parallel()
 	n := testgeth.Start(t)

@@ -101,7 +101,13 @@ func (*operator) Spec() dag.OperatorSpec {
 			if err != nil {
 				return err
 			}
-			return c.CheckJob(job)
+			if err := c.CheckJob(job); err != nil {
+				return err
+			}
+			if err := c.CheckRanges(c.EndBlock-1, job.PartitionBy.Size); err != nil {
+				return &dag.ConfigError{Key: "end_block", Message: err.Error()}
+			}
+			return nil
 		},
 	}
 }

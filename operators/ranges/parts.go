@@ -1,6 +1,7 @@
 package ranges
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -67,10 +68,13 @@ func elsewhere(in operators.AssignedInput) error {
 
 // wholeNumbers are the types of columns with positions.
 var wholeNumbers = []string{"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
-	"UBIGINT", "UHUGEINT", "DECIMAL(38,0)"}
+	"UBIGINT", "UHUGEINT"}
 
 // IsWhole reports whether values of a type are whole numbers.
-func IsWhole(columnType string) bool { return slices.Contains(wholeNumbers, columnType) }
+func IsWhole(columnType string) bool {
+	return slices.Contains(wholeNumbers, columnType) ||
+		strings.HasPrefix(columnType, "DECIMAL(") && strings.HasSuffix(columnType, ",0)")
+}
 
 // byRow returns the parts that the rows of an input are. The engine joins those that overlap or touch.
 func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Range, error) {
@@ -85,12 +89,8 @@ func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Rang
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{c.StartColumn, c.EndColumn} {
-		at := slices.IndexFunc(columns, func(have relations.Column) bool { return sqltext.Same(have.Name, name) })
-		if at < 0 || !IsWhole(columns[at].Type) {
-			return nil, operators.Permanent(fault.New(fault.Invalid, "input %q has no column %q of whole numbers",
-				in.As, name).WithHint("name its columns as `start_column` and `end_column`"))
-		}
+	if err := c.checkColumns(in.As, columns); err != nil {
+		return nil, operators.Permanent(err)
 	}
 
 	from := fmt.Sprintf("(SELECT %s::HUGEINT AS s, %s::HUGEINT AS e FROM %s)", sqltext.Quote(c.StartColumn),
@@ -101,8 +101,7 @@ func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Rang
 		return nil, err
 	}
 	if len(wrong) > 0 {
-		return nil, operators.Permanent(fault.New(fault.Invalid, "input %q has a row with the range [%v, %v), which "+
-			"is none: 0 ≤ start < end ≤ 2^62", in.As, wrong[0][0], wrong[0][1]))
+		return nil, operators.Permanent(noRange(in, wrong[0]))
 	}
 
 	rows, err := t.Ask(ctx, strings.NewReplacer("PARTS", from).Replace(`
@@ -117,6 +116,46 @@ func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Rang
 		return nil, err
 	}
 	return rangesOf(rows)
+}
+
+// checkColumns refuses an input without the columns of the config, or with other types than whole numbers.
+func (c config) checkColumns(input string, columns []relations.Column) error {
+	for _, name := range []string{c.StartColumn, c.EndColumn} {
+		at := slices.IndexFunc(columns, func(have relations.Column) bool { return sqltext.Same(have.Name, name) })
+		switch {
+		case at < 0:
+			return fault.New(fault.Invalid, "input %q has no column %q", input, name).
+				WithHint("name its columns as `start_column` and `end_column`")
+		case !IsWhole(columns[at].Type):
+			return fault.New(fault.Invalid, "column %q of input %q is %s: positions are whole numbers", name, input,
+				columns[at].Type).WithHint("cast it, as in %s::BIGINT, in the job before", name)
+		}
+	}
+	return nil
+}
+
+// noRange returns the error of a row whose two numbers are no range.
+func noRange(in operators.AssignedInput, row []any) error {
+	return fault.New(fault.Invalid, "input %q has a row with the range [%v, %v), which is none: 0 ≤ start < end ≤ "+
+		"2^62. It is in %s", in.As, row[0], row[1], partitionsOf(in)).
+		WithHint("mend or leave out the row where it is made: the partition is read again once it is published anew")
+}
+
+// partitionsOf names the partitions that a task reads of an input, the first few of many.
+func partitionsOf(in operators.AssignedInput) string {
+	const most = 3
+	var keys []string
+	for _, p := range in.Partitions[:min(most, len(in.Partitions))] {
+		keys = append(keys, cmp.Or(p.Key, "the dataset, which has no partitions"))
+	}
+	text := strings.Join(keys, ", ")
+	if more := len(in.Partitions) - most; more > 0 {
+		text += fmt.Sprintf(" or one of %d more", more)
+	}
+	if len(keys) == 1 && in.Partitions[0].Key == "" {
+		return text
+	}
+	return "partition " + text
 }
 
 // rangesOf returns rows of two numbers, each as text, as ranges.

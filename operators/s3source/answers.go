@@ -1,6 +1,9 @@
 package s3source
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
 	"io"
 	"net/http"
 
@@ -33,9 +36,20 @@ func (b bounded) Do(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return response, err
 	}
-	if response.StatusCode/100 != 2 || request.URL.Query().Has("list-type") {
+	listing := request.URL.Query().Has("list-type")
+	if response.StatusCode/100 != 2 || listing {
 		response.Body = cut{io.LimitReader(response.Body, maxAnswer), response.Body}
 	}
+	if response.StatusCode/100 != 2 || !listing {
+		return response, nil
+	}
+
+	// A page of HTML has no objects either: that is no empty bucket.
+	body := bufio.NewReaderSize(response.Body, 1<<10)
+	if begin, _ := body.Peek(1 << 10); !bytes.Contains(begin, []byte("ListBucketResult")) {
+		return nil, errors.Join(errors.New("the answer is no listing"), response.Body.Close())
+	}
+	response.Body = cut{body, response.Body}
 	return response, nil
 }
 

@@ -173,7 +173,9 @@ func TestAServerThatAnswersTooMuch(t *testing.T) {
 	}{
 		"an endless listing": {200, fmt.Sprintf(begin, false), "<Contents><Key>2026-01-01/a.csv</Key></Contents>",
 			"does not answer as S3 does"},
-		"an endless error": {400, "<Error><Code>", "xxxx", "answered 400"},
+		"a page of something else": {200, "<html>Log in</html>", "", "does not answer as S3 does"},
+		"nothing":                  {200, "", "", "does not answer as S3 does"},
+		"an endless error":         {400, "<Error><Code>", "xxxx", "answered 400"},
 		"a page that leads to itself": {200, fmt.Sprintf(begin, true) + "</ListBucketResult>", "",
 			"does not say where the listing goes on"},
 		"a key that is too long": {200, fmt.Sprintf(begin, false) + "<Contents><Key>" + strings.Repeat("k", 2000) +

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
@@ -14,6 +15,7 @@ type Row struct {
 	Number int64 // from 1
 	Text   json.RawMessage
 	values map[string]json.RawMessage
+	zoned  map[string]bool // columns of the type TIMESTAMP WITH TIME ZONE
 }
 
 // maxKey is the longest key of a row, in bytes.
@@ -44,7 +46,8 @@ func (r Row) String(column string) (string, error) {
 	return string(value), nil
 }
 
-// Key returns the key of the row: the text of one column, or a JSON list of the texts of several.
+// Key returns the key of the row: the canonical text of one column, or a JSON list of those of several. It does not
+// depend on how many digits a type has after the point, or on the time zone of the job.
 func (r Row) Key(columns []string) (string, error) {
 	texts := make([]string, len(columns))
 	for i, column := range columns {
@@ -56,8 +59,17 @@ func (r Row) Key(columns []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if texts[i], err = r.String(column); err != nil {
+		text, err := r.String(column)
+		if err != nil {
 			return "", err
+		}
+		switch {
+		case r.zoned[column]:
+			texts[i] = inUTC(text)
+		case value[0] != '"':
+			texts[i] = shortest(text)
+		default:
+			texts[i] = text
 		}
 	}
 
@@ -74,6 +86,24 @@ func (r Row) Key(columns []string) (string, error) {
 			r.Number, len(key), maxKey).WithHint("name fewer or shorter columns as `key`"))
 	}
 	return key, nil
+}
+
+// shortest returns a number without zeros at the end of its fraction.
+func shortest(number string) string {
+	if !strings.Contains(number, ".") || strings.ContainsAny(number, "eE") {
+		return number
+	}
+	return strings.TrimSuffix(strings.TrimRight(number, "0"), ".")
+}
+
+// inUTC returns the text of a moment in UTC. One that is beyond the years 0 to 9999 has no zone, or stays as it is.
+func inUTC(text string) string {
+	for _, offset := range []string{"-07", "-07:00", "-07:00:00"} {
+		if at, err := time.Parse("2006-01-02 15:04:05"+offset, text); err == nil {
+			return at.UTC().Format("2006-01-02 15:04:05.999999-07")
+		}
+	}
+	return text
 }
 
 // Body returns an object with some columns of the row; all: none are named.
@@ -97,8 +127,45 @@ func (r Row) Body(columns []string) (json.RawMessage, error) {
 	return json.RawMessage("{" + strings.Join(fields, ",") + "}"), nil
 }
 
-// readRow reads a line of NDJSON.
-func readRow(number int64, line []byte) (Row, error) {
-	r := Row{Number: number, Text: bytes.Clone(bytes.TrimSpace(line))}
+// readRow reads a line of NDJSON. NaN and infinities, which JSON does not have, become text.
+func readRow(number int64, line []byte, zoned map[string]bool) (Row, error) {
+	r := Row{Number: number, Text: bytes.Clone(bytes.TrimSpace(line)), zoned: zoned}
+	if !json.Valid(r.Text) {
+		r.Text = quoteWords(r.Text)
+	}
 	return r, json.Unmarshal(r.Text, &r.values)
+}
+
+// quoteWords puts the words that stand for no number of JSON between quotes.
+func quoteWords(text []byte) []byte {
+	var out bytes.Buffer
+	inText := false
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; inText {
+			out.WriteByte(c)
+			switch {
+			case c == '\\' && i+1 < len(text):
+				i++
+				out.WriteByte(text[i])
+			case c == '"':
+				inText = false
+			}
+			continue
+		}
+
+		word := ""
+		for _, w := range []string{"NaN", "Infinity", "-Infinity"} {
+			if bytes.HasPrefix(text[i:], []byte(w)) {
+				word = w
+			}
+		}
+		if word != "" {
+			out.WriteString(`"` + word + `"`)
+			i += len(word) - 1
+			continue
+		}
+		inText = text[i] == '"'
+		out.WriteByte(text[i])
+	}
+	return out.Bytes()
 }

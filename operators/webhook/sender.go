@@ -144,6 +144,10 @@ func (s *Sender) pages(
 	}
 	defer file.Close()
 
+	zoned := map[string]bool{}
+	for _, c := range s.task.Inputs[0].Schema {
+		zoned[c.Name] = c.Type == "TIMESTAMP WITH TIME ZONE"
+	}
 	lines := bufio.NewReaderSize(file, 1<<16)
 	for number, end := int64(0), false; !end; {
 		var page []Message
@@ -157,7 +161,7 @@ func (s *Sender) pages(
 			}
 
 			number++
-			row, err := readRow(number, line)
+			row, err := readRow(number, line, zoned)
 			if err != nil {
 				return fmt.Errorf("row %d: %w", number, err)
 			}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/webhook"
@@ -42,10 +44,17 @@ func NewTarget(t *operators.Task, at string, to *url.URL, method string, s Sendi
 		if err != nil {
 			return nil, err
 		}
+		if !httpguts.ValidHeaderFieldValue(text) {
+			return nil, operators.Permanent(fault.New(fault.Invalid, "config.%sheaders.%s: the value has a character "+
+				"that no header may have, such as the end of a line", at, name).
+				WithHint("store the secret without it: dagctl secrets set"))
+		}
 		target.headers.Set(name, text)
 	}
+
 	target.headers.Set("User-Agent", "dagctl")
 	target.headers.Set("Content-Type", "application/json")
+
 	var err error
 	target.key, err = t.SecretTo(to, s.Sign, "config."+at+"sign")
 	return target, err
@@ -104,6 +113,7 @@ func (t *Target) send(ctx context.Context, client *http.Client, timeout time.Dur
 	if err != nil {
 		return answer{status: operators.Refused, why: "the address is not a URL"}
 	}
+	request.GetBody = nil // otherwise requests with such a key are sent again unseen, where a connection breaks
 	request.Header = t.headers.Clone()
 	request.Header.Set("Idempotency-Key", m.id)
 	if t.key != "" {

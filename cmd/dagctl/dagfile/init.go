@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -53,7 +54,7 @@ and worker has a worker with functions of yours, in Python as well.`,
 			if err := writeNew(dir, files, c); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.Err, "Next: `dagctl dev %s` runs it.\n", dir)
+			fmt.Fprintf(c.Err, "Next: `dagctl dev %s` runs it.\n", argument(dir))
 			return nil
 		},
 	}
@@ -62,6 +63,29 @@ and worker has a worker with functions of yours, in Python as well.`,
 	_ = cmd.RegisterFlagCompletionFunc("template",
 		cobra.FixedCompletions(templateNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// argument returns a path as a shell takes it for one argument that is no flag.
+func argument(path string) string {
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path
+	}
+	if plain.MatchString(path) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./~:@%+,-]+$`)
+
+// unwritten returns the error of a file that the system does not let us write.
+func unwritten(place string, err error) error {
+	var system *fs.PathError
+	if errors.As(err, &system) {
+		err = system.Err
+	}
+	return fault.New(fault.Invalid, "%s cannot be written: %w", place, err).
+		WithHint("choose a folder that you may write to, with nothing in its way: `dagctl init DIR`")
 }
 
 // templateFiles returns the files of a template.
@@ -95,7 +119,7 @@ func writeNew(dir string, files fs.FS, c *cli.CLI) error {
 			return fault.New(fault.Conflict, "%s already exists", place).
 				WithHint("choose another folder: `dagctl init DIR`")
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return unwritten(place, err)
 		}
 		return nil
 	})
@@ -110,10 +134,10 @@ func writeNew(dir string, files fs.FS, c *cli.CLI) error {
 		}
 		place := filepath.Join(dir, filepath.FromSlash(path))
 		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-			return fmt.Errorf("write %s: %w", place, err)
+			return unwritten(place, err)
 		}
 		if err := os.WriteFile(place, text, 0o644); err != nil {
-			return fmt.Errorf("write %s: %w", place, err)
+			return unwritten(place, err)
 		}
 		fmt.Fprintln(c.Out, place)
 	}
