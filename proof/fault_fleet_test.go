@@ -40,9 +40,17 @@ type postgres struct {
 	standbyDir string
 }
 
+// clusterFolder returns a data folder. Its cluster, which may lie elsewhere, is removed after the server has stopped.
+func clusterFolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { require.NoError(t, pgdev.Remove(dir)) })
+	return dir
+}
+
 func startPostgres(t *testing.T) *postgres {
 	t.Helper()
-	p := &postgres{t: t, dir: t.TempDir(), faulty: startProxy(t), plain: startProxy(t)}
+	p := &postgres{t: t, dir: clusterFolder(t), faulty: startProxy(t), plain: startProxy(t)}
 	p.start()
 	t.Cleanup(func() { require.NoError(t, p.server.Stop(context.Background())) })
 	return p

@@ -23,9 +23,9 @@ func TestPointInTimeRecovery(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(archive)) })
 	require.NoError(t, os.Chmod(archive, 0o777))
-	backup := t.TempDir()
+	backup := clusterFolder(t)
 	p := &postgres{t: t}
-	server := p.run(t.TempDir(), map[string]string{
+	server := p.run(clusterFolder(t), map[string]string{
 		"archive_mode": "on", "archive_command": fmt.Sprintf("cp %%p %s/%%f", archive)})
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
 	require.NoError(t, migrations.Up(t.Context(), server.LoopbackURL()))
