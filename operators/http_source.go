@@ -96,7 +96,7 @@ func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError)
 	if err := DecodeConfig(config, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
-	if u, err := url.Parse(ExpandURL(c.URL, nil)); err != nil || u.Host == "" || u.User != nil {
+	if !IsURL(ExpandURL(c.URL, nil)) {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	return c, c.check()
@@ -125,6 +125,12 @@ func expand(text string, p *PartitionRange, escape func(string) string) string {
 	return strings.NewReplacer("{partition}", escape(key), "{start}", escape(start), "{end}", escape(end)).Replace(text)
 }
 
+// IsURL reports whether requests can be sent to a text.
+func IsURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "http" || u.Scheme == "https")
+}
+
 var placeholder = regexp.MustCompile(`\{[A-Za-z_]+\}`)
 
 // UnknownPlaceholder returns the first placeholder of a text that ExpandURL and ExpandText leave as it is, or "".
@@ -144,6 +150,26 @@ func CheckRequest(address string, headers map[string]any) *dag.ConfigError {
 			return &dag.ConfigError{Key: "headers", Message: fmt.Sprintf("the value of %s has a character that no "+
 				"header may have, such as the end of a line", name)}
 		}
+	}
+	return nil
+}
+
+// SetHeaders sets the headers that a config wants for requests to a URL. secretTo is that of the task or the
+// enumeration.
+func SetHeaders(
+	to http.Header, u *url.URL, headers map[string]any, secretTo func(u *url.URL, field any, at string) (string, error),
+) error {
+	for _, name := range sortedKeys(headers) {
+		at := "config.headers." + name
+		text, err := secretTo(u, headers[name], at)
+		if err != nil {
+			return err
+		}
+		if !httpguts.ValidHeaderFieldValue(text) {
+			return Permanent(fault.New(fault.Invalid, "%s: the value has a character that no header may have, such as "+
+				"the end of a line", at).WithHint("store the secret without it: dagctl secrets set"))
+		}
+		to.Set(name, text)
 	}
 	return nil
 }
@@ -225,17 +251,9 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 		return nil, Permanent(fault.New(fault.Invalid, "config.url is not a URL"))
 	}
 	request.Header.Set("User-Agent", "dagctl")
-	for _, name := range sortedKeys(c.Headers) {
-		value, sealed, isSecret, err := t.SecretFor(c.Headers[name], "config.headers."+name)
-		if err == nil && isSecret {
-			value, err = sealed.For(request.URL)
-		}
-		if err != nil {
-			return nil, Permanent(err)
-		}
-		request.Header.Set(name, value)
+	if err := SetHeaders(request.Header, request.URL, c.Headers, t.SecretTo); err != nil {
+		return nil, err
 	}
-
 	if state.ETag != "" {
 		request.Header.Set("If-None-Match", state.ETag)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -25,6 +26,16 @@ func (t *Task) SecretFor(field any, at string) (text string, value secret.Value,
 		}
 	}
 	return "", value, false, Permanent(fault.New(fault.Invalid, "%s: the secret is not available to this task", at))
+}
+
+// WrittenOut refuses a secret that is text where it has to be {secret: NAME}. key is the config's key; what says what
+// the secret is.
+func WrittenOut(key, what string, field any) *dag.ConfigError {
+	if text, ok := field.(string); !ok || text == "" {
+		return nil
+	}
+	return &dag.ConfigError{Key: key, Message: fmt.Sprintf("the %s is written out: versions keep it, and whoever sees "+
+		"the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}", what)}
 }
 
 // SecretTo returns the text of a config field that is text, {secret: NAME} or nothing, for a request to a URL. A secret

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -51,6 +52,21 @@ func TestASecretGoesToItsHostsOnly(t *testing.T) {
 
 	_, _, _, err = (&Task{}).SecretFor(map[string]any{"secret": "KEY"}, "config.x")
 	require.ErrorContains(t, err, "not available to this task")
+}
+
+// A secret with the end of a line in it cannot be a header: no retry mends that, and no error tells it.
+func TestASecretThatNoHeaderMayHave(t *testing.T) {
+	t.Parallel()
+	to, err := url.Parse("https://example.org")
+	require.NoError(t, err)
+	task := &Task{Assignment: Assignment{Secrets: map[string]secret.Value{
+		"KEY": secret.New("KEY", "hunter2\nx", []string{"*"})}}}
+	header := http.Header{}
+	err = SetHeaders(header, to, map[string]any{"X-Key": map[string]any{"secret": "KEY"}, "X-A": "a"}, task.SecretTo)
+	require.ErrorContains(t, err, "config.headers.X-Key: the value has a character that no header may have")
+	require.True(t, IsPermanent(err))
+	require.NotContains(t, err.Error(), "hunter2")
+	require.Equal(t, http.Header{"X-A": {"a"}}, header)
 }
 
 func TestOutcomesAreRedacted(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -141,14 +142,12 @@ const patience = 20 * time.Second
 func (l Ledger) End(ctx context.Context, d operators.Delivery) (operators.Delivery, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		stands, err := l.end(ctx, d)
 		if err == nil || !pg.Away(err) {
 			return stands, err
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if wait.For(ctx, pause) != nil {
 			return d, err
 		}
 	}

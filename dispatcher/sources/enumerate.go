@@ -127,7 +127,8 @@ func (src *Sources) Enumerate(
 		_, err := tx.Exec(ctx, `
 			INSERT INTO enumerations (job_id, org_id, enumerated_at, units, position) VALUES ($1, $2, $3, $4, $5)
 			ON CONFLICT (job_id) DO UPDATE
-			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, position = EXCLUDED.position, error = NULL`,
+			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, position = EXCLUDED.position,
+				error = NULL`,
 			job.ID, job.OrgID, now, units, found.Position)
 		return err
 	})

@@ -103,6 +103,7 @@ func makeDue(ctx context.Context, tx pgx.Tx, job *registry.Job, now time.Time) (
 
 // forgetPosition makes the next listing of a source whole: whoever asks for one looks for what the others did not find.
 func forgetPosition(ctx context.Context, tx pgx.Tx, job *registry.Job) error {
-	_, err := tx.Exec(ctx, `UPDATE enumerations SET position = NULL WHERE org_id = $1 AND job_id = $2`, job.OrgID, job.ID)
+	_, err := tx.Exec(ctx, `UPDATE enumerations SET position = NULL WHERE org_id = $1 AND job_id = $2`, job.OrgID,
+		job.ID)
 	return err
 }

@@ -74,27 +74,8 @@ func New(o operators.Options) (operators.Operator, error) {
 
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{
-		Name: "block_follower", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
-		ConfigSchema: json.RawMessage(configSchema),
-		Operational:  append([]string{"confirmations", "max_reorg", "partial"}, evm.Operational...),
-		SecretsTo:    evm.SecretsTo,
-		Shape:        evm.Shape,
-		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
-			c, err := parse(given)
-			if err == nil {
-				err = operators.CheckRequest("", c.Headers)
-			}
-			return given, err
-		},
-		CheckJob: func(job *dag.Job) *dag.ConfigError {
-			c, err := parse(job.Config)
-			if err != nil {
-				return err
-			}
-			return c.CheckJob(job)
-		},
-	}
+	return evm.Spec("block_follower", configSchema, []string{"confirmations", "max_reorg", "partial"}, parse,
+		config.CheckJob)
 }
 
 // unit is the payload of a task. The anchor is that of the version that was listed.

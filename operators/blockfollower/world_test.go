@@ -152,7 +152,7 @@ func newWorld(t *testing.T, url string, more map[string]any) *world {
 		files: map[string][]string{}}
 }
 
-// poll lists the units, as the platform does, and returns those of which it would make a task.
+// poll lists the units, as the platform does, and returns those that it would make tasks for.
 func (w *world) poll() ([]operators.Unit, error) {
 	units, err := w.op.Enumerate(w.t.Context(), operators.Enumeration{Config: w.config, PartitionBy: w.by,
 		Known: w.known, Secrets: w.secrets})

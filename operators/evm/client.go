@@ -41,7 +41,7 @@ const (
 
 // NewClient returns a client for the run of a task.
 func NewClient(t *operators.Task, n Node, over *http.Client) (*Client, error) {
-	c, err := newClient(t, n, over)
+	c, err := newClient(t.SecretTo, n, over)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func NewClient(t *operators.Task, n Node, over *http.Client) (*Client, error) {
 
 // NewListing returns a client for an enumeration.
 func NewListing(e operators.Enumeration, n Node, over *http.Client) (*Client, error) {
-	c, err := newClient(&operators.Task{Assignment: operators.Assignment{Secrets: e.Secrets}}, n, over)
+	c, err := newClient(e.SecretTo, n, over)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func NewListing(e operators.Enumeration, n Node, over *http.Client) (*Client, er
 	return c, nil
 }
 
-func newClient(t *operators.Task, n Node, over *http.Client) (*Client, error) {
+func newClient(secretTo func(*url.URL, any, string) (string, error), n Node, over *http.Client) (*Client, error) {
 	c := &Client{node: n, http: over, headers: http.Header{}}
 	var err error
 	if c.url, err = url.Parse(n.URL); err != nil {
@@ -68,14 +68,7 @@ func newClient(t *operators.Task, n Node, over *http.Client) (*Client, error) {
 	}
 	c.headers.Set("User-Agent", "dagctl")
 	c.headers.Set("Content-Type", "application/json")
-	for name, field := range n.Headers {
-		text, err := t.SecretTo(c.url, field, "config.headers."+name)
-		if err != nil {
-			return nil, err
-		}
-		c.headers.Set(name, text)
-	}
-	return c, nil
+	return c, operators.SetHeaders(c.headers, c.url, n.Headers, secretTo)
 }
 
 // request and response are those of JSON-RPC 2.0.

@@ -34,17 +34,16 @@ func (c *Client) Tip(ctx context.Context) (tip int64, err error) {
 	})
 }
 
-func (c *Client) number(result json.RawMessage) (int64, error) {
+func (c *Client) number(result json.RawMessage) (n int64, err error) {
 	var text string
-	err := decode(result, &text, "text")
-	if err != nil {
-		return 0, c.odd("a number", err)
+	err = decode(result, &text, "text")
+	if err == nil {
+		n, err = ParseInt(text)
 	}
-	n, err := ParseInt(text)
 	if err != nil {
-		return 0, c.odd("a number", err)
+		err = c.odd("a number", err)
 	}
-	return n, nil
+	return n, err
 }
 
 // odd returns the error of an answer that is not what the protocol says.
@@ -64,21 +63,26 @@ func (c *Client) Headers(ctx context.Context, numbers []int64) (map[int64]Header
 		if string(result) == "null" {
 			return nil
 		}
-		var b fields
-		err := decode(result, &b, "object")
-		if err != nil {
-			return c.odd("a block", err)
+		_, h, err := c.block(numbers[i], result)
+		if err == nil {
+			found[h.Number] = h
 		}
-		h, err := b.header()
-		if err == nil && h.Number != numbers[i] {
-			err = fault.New(fault.Unavailable, "it is block %d, not %d", h.Number, numbers[i])
-		}
-		if err != nil {
-			return c.odd("a block", err)
-		}
-		found[h.Number] = h
-		return nil
+		return err
 	})
+}
+
+// block returns the fields and the header of the block with a number.
+func (c *Client) block(n int64, result json.RawMessage) (b fields, h Header, err error) {
+	if err = decode(result, &b, "object"); err == nil {
+		h, err = b.header()
+	}
+	if err == nil && h.Number != n {
+		err = fmt.Errorf("it is block %d", h.Number)
+	}
+	if err != nil {
+		err = c.odd(fmt.Sprintf("block %d", n), err)
+	}
+	return b, h, err
 }
 
 // decode decodes a value of an answer. Its error shows the value, and says what it should be.

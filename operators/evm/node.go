@@ -7,8 +7,8 @@
 package evm
 
 import (
+	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -47,38 +47,35 @@ const Schema = `
     "max_bytes": {"type": "integer", "minimum": 1, "maximum": 4294967296,
       "description": "The longest answer to accept; 256 MiB by default."}`
 
-// Operational are the fields of Node that cannot change an output.
-var Operational = []string{"url", "headers", "batch", "requests_per_second", "max_bytes"}
-
-// SecretsTo is the SecretsTo of an operator whose config has a Node.
-func SecretsTo(config map[string]any) string {
-	address, _ := config["url"].(string)
-	return address
-}
-
-// Check checks what Schema cannot express, and sets defaults.
-func (n *Node) Check() *dag.ConfigError {
+// check checks what Schema cannot express, and sets defaults.
+func (n *Node) check() *dag.ConfigError {
 	// Without its operational fields, a config has no URL.
-	if u, err := url.Parse(n.URL); n.URL != "" && (err != nil || u.Host == "" || u.User != nil) {
+	if n.URL != "" && !operators.IsURL(n.URL) {
 		return &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
-	if len(n.Records) == 0 {
-		n.Records = []Record{Blocks}
-	}
+	n.Records = orBlocks(n.Records)
 	if n.Batch == 0 {
 		n.Batch = 20
 	}
 	if n.MaxBytes == 0 {
 		n.MaxBytes = 256 << 20
 	}
-	return nil
+	return operators.CheckRequest("", n.Headers)
+}
+
+// orBlocks returns what is to be read: blocks, if a config does not say.
+func orBlocks(records []Record) []Record {
+	if len(records) == 0 {
+		return []Record{Blocks}
+	}
+	return records
 }
 
 // MaxRanges is the most partitions that a listing may have. It is in the memory of the server.
 const MaxRanges = 250_000
 
 // CheckRanges returns an error if the blocks from StartFrom up to last are more than MaxRanges ranges of a size.
-func (n *Node) CheckRanges(last, size int64) error {
+func (n Node) CheckRanges(last, size int64) error {
 	if ranges := (last - n.StartFrom) / size; ranges >= MaxRanges {
 		return fault.New(fault.TooLarge, "the blocks %d to %d are %d partitions of %d blocks; at most %d are allowed",
 			n.StartFrom, last, ranges+1, size, MaxRanges).
@@ -88,7 +85,7 @@ func (n *Node) CheckRanges(last, size int64) error {
 }
 
 // CheckJob checks that a job has the outputs and the partitions that its records need.
-func (n *Node) CheckJob(job *dag.Job) *dag.ConfigError {
+func (n Node) CheckJob(job *dag.Job) *dag.ConfigError {
 	if by := job.PartitionBy; by.Kind != dag.ByRange || by.Column != Number {
 		return &dag.ConfigError{Message: fmt.Sprintf("%s makes ranges of blocks: set `partition_by: { range: 1000, "+
 			"column: %s }`, or another size", job.Operator, Number)}
@@ -108,31 +105,56 @@ func (n *Node) CheckJob(job *dag.Job) *dag.ConfigError {
 	return nil
 }
 
-// Shape is the Shape of an operator whose config has a Node: all columns are known.
-func Shape(job *dag.Job, _ [][]dag.Column) (s dag.Shape, err error) {
-	var n struct {
-		Records []Record `json:"records"`
-	}
+// shape is the Shape of an operator whose config has a Node: all columns are known.
+func shape(job *dag.Job, _ [][]dag.Column) (s dag.Shape, err error) {
+	var records []Record
 	list, _ := job.Config["records"].([]any)
 	for _, r := range list {
 		text, _ := r.(string)
-		n.Records = append(n.Records, Record(text))
+		records = append(records, Record(text))
 	}
-	if len(n.Records) == 0 {
-		n.Records = []Record{Blocks}
-	}
-	if len(n.Records) != len(job.Outputs) {
+	if records = orBlocks(records); len(records) != len(job.Outputs) {
 		return s, nil
 	}
 
-	for _, r := range n.Records {
+	for _, r := range records {
 		var columns []dag.Column
-		for _, c := range r.columns() {
-			columns = append(columns, dag.Column{Name: c.name, Type: c.kind.duck()})
+		for _, c := range r.relation() {
+			columns = append(columns, dag.Column{Name: c.Name, Type: c.Type})
 		}
 		s.Writes = append(s.Writes, columns)
 	}
 	return s, nil
+}
+
+// Spec returns the spec of a source that reads a Node. parse reads its config, of the type C, and check is its
+// CheckJob; operational are the fields besides those of a Node that cannot change an output.
+func Spec[C any](
+	name, schema string, operational []string, parse func(map[string]any) (C, *dag.ConfigError),
+	check func(C, *dag.Job) *dag.ConfigError,
+) dag.OperatorSpec {
+	return dag.OperatorSpec{
+		Name: name, Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
+		ConfigSchema: json.RawMessage(schema),
+		Operational:  append(operational, "url", "headers", "batch", "requests_per_second", "max_bytes"),
+		Shape:        shape,
+		SecretsTo: func(config map[string]any) string {
+			address, _ := config["url"].(string)
+			return address
+		},
+
+		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
+			_, err := parse(given)
+			return given, err
+		},
+		CheckJob: func(job *dag.Job) *dag.ConfigError {
+			c, err := parse(job.Config)
+			if err != nil {
+				return err
+			}
+			return check(c, job)
+		},
+	}
 }
 
 // Decode reads a config that embeds Node.
@@ -140,5 +162,5 @@ func Decode(from map[string]any, into any, n *Node) *dag.ConfigError {
 	if err := operators.DecodeConfig(from, into); err != nil {
 		return &dag.ConfigError{Message: err.Error()}
 	}
-	return n.Check()
+	return n.check()
 }

@@ -22,9 +22,8 @@ func ParseInt(quantity string) (int64, error) {
 
 // ParseDecimal returns a quantity of at most 256 bits as decimal digits.
 func ParseDecimal(quantity string) (string, error) {
-	digits, ok := strings.CutPrefix(quantity, "0x")
-	isDigit := func(c rune) bool { return strings.ContainsRune("0123456789abcdefABCDEF", c) }
-	if !ok || digits == "" || len(digits) > 64 || strings.TrimFunc(digits, isDigit) != "" {
+	digits, ok := hexDigits(quantity)
+	if !ok || digits == "" || len(digits) > 64 {
 		return "", fmt.Errorf("%s is not a quantity of at most 256 bits", shown(quantity))
 	}
 	n, _ := new(big.Int).SetString(digits, 16) // they are digits
@@ -33,12 +32,18 @@ func ParseDecimal(quantity string) (string, error) {
 
 // parseData returns bytes as JSON-RPC writes them, in lower case. size is how many there are; negative: any number.
 func parseData(text string, size int) (string, error) {
-	digits, ok := strings.CutPrefix(text, "0x")
-	isDigit := func(c rune) bool { return strings.ContainsRune("0123456789abcdefABCDEF", c) }
-	if !ok || len(digits)%2 != 0 || size >= 0 && len(digits) != 2*size || strings.TrimFunc(digits, isDigit) != "" {
+	digits, ok := hexDigits(text)
+	if !ok || len(digits)%2 != 0 || size >= 0 && len(digits) != 2*size {
 		return "", fmt.Errorf("%s is not data as it has to be here", shown(text))
 	}
 	return strings.ToLower(text), nil
+}
+
+// hexDigits returns the digits behind 0x; ok is false for anything else.
+func hexDigits(text string) (digits string, ok bool) {
+	digits, ok = strings.CutPrefix(text, "0x")
+	isDigit := func(c rune) bool { return strings.ContainsRune("0123456789abcdefABCDEF", c) }
+	return digits, ok && strings.TrimFunc(digits, isDigit) == ""
 }
 
 // shown returns a text of a node for an error.

@@ -78,7 +78,7 @@ func (r *reader) blocks(ctx context.Context, from, to int64) error {
 	}
 	err := r.Do(ctx, calls, func(i int, result json.RawMessage) error {
 		n := from + int64(i)
-		h, err := r.block(n, result)
+		h, err := r.take(n, result)
 		logs = append(logs, Call{"eth_getLogs", []any{map[string]string{"blockHash": h.Hash}}})
 		return err
 	})
@@ -104,21 +104,15 @@ func (r *reader) blocks(ctx context.Context, from, to int64) error {
 	})
 }
 
-// block takes one block, which has to follow the one before.
-func (r *reader) block(n int64, result json.RawMessage) (h Header, err error) {
+// take takes one block, which has to follow the one before.
+func (r *reader) take(n int64, result json.RawMessage) (h Header, err error) {
 	if string(result) == "null" {
 		return h, fault.New(fault.Unavailable, "%s: the node does not have block %d", r.url.Host, n).
 			WithHint("it lags behind another node at the same address, or its chain has just become shorter")
 	}
-	var b fields
-	if err = decode(result, &b, "object"); err == nil {
-		h, err = b.header()
-	}
-	if err == nil && h.Number != n {
-		err = fmt.Errorf("it is block %d", h.Number)
-	}
+	b, h, err := r.Client.block(n, result)
 	if err != nil {
-		return h, r.odd(fmt.Sprintf("block %d", n), err)
+		return h, err
 	}
 	if r.begun && h.Parent != r.read.Last.Hash {
 		return h, fault.New(fault.Unavailable, "%s: block %d does not follow block %d: the chain has changed while it "+

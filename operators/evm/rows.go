@@ -64,6 +64,7 @@ func (r Record) columns() []column {
 			{"max_fee_per_gas", "maxFeePerGas", decimal, false},
 			{"max_priority_fee_per_gas", "maxPriorityFeePerGas", decimal, false}, {"input", "input", data, true},
 		}
+
 	case Logs:
 		return []column{
 			{Number, "blockNumber", whole, true}, {"block_hash", "blockHash", bytes32, true},
@@ -74,6 +75,7 @@ func (r Record) columns() []column {
 			{"topic3", "topic3", bytes32, false}, {"data", "data", data, true},
 		}
 	}
+
 	return []column{
 		{Number, "number", whole, true}, {"hash", "hash", bytes32, true}, {"parent_hash", "parentHash", bytes32, true},
 		{"timestamp", "timestamp", instant, true}, {"miner", "miner", bytes20, false},

@@ -83,33 +83,17 @@ func New(o operators.Options) (operators.Operator, error) {
 
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
-	return dag.OperatorSpec{
-		Name: "evm_range_ingest", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
-		ConfigSchema: json.RawMessage(configSchema),
-		Operational:  append([]string{"confirmations"}, evm.Operational...),
-		SecretsTo:    evm.SecretsTo,
-		Shape:        evm.Shape,
-		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
-			c, err := parse(given)
-			if err == nil {
-				err = operators.CheckRequest("", c.Headers)
-			}
-			return given, err
-		},
-		CheckJob: func(job *dag.Job) *dag.ConfigError {
-			c, err := parse(job.Config)
-			if err != nil {
-				return err
-			}
-			if err := c.CheckJob(job); err != nil {
-				return err
-			}
-			if err := c.CheckRanges(c.EndBlock-1, job.PartitionBy.Size); err != nil {
-				return &dag.ConfigError{Key: "end_block", Message: err.Error()}
-			}
-			return nil
-		},
+	return evm.Spec("evm_range_ingest", configSchema, []string{"confirmations"}, parse, config.checkJob)
+}
+
+func (c config) checkJob(job *dag.Job) *dag.ConfigError {
+	if err := c.CheckJob(job); err != nil {
+		return err
 	}
+	if err := c.CheckRanges(c.EndBlock-1, job.PartitionBy.Size); err != nil {
+		return &dag.ConfigError{Key: "end_block", Message: err.Error()}
+	}
+	return nil
 }
 
 // Enumerate implements operators.Enumerator. Once all parts are read, the node is not asked any more.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/operators/patience"
 )
 
 const schema = `{
@@ -139,7 +138,7 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 		c.MaxBytes = defaultMaxBytes
 	}
 
-	if !patience.IsURL(operators.ExpandURL(c.URL, nil)) {
+	if !operators.IsURL(operators.ExpandURL(c.URL, nil)) {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	for _, check := range []func() *dag.ConfigError{c.checkAuth, c.checkPagination, c.JSONRows.Check} {
@@ -192,7 +191,7 @@ func (c config) checkAuth() *dag.ConfigError {
 	switch {
 	case err != nil:
 		return err
-	case a.Kind == oauth2 && !patience.IsURL(a.TokenURL):
+	case a.Kind == oauth2 && !operators.IsURL(a.TokenURL):
 		return &dag.ConfigError{Key: "auth", Message: "token_url must be a URL with a host and without a password"}
 	}
 
@@ -222,9 +221,8 @@ func (c config) checkNew() *dag.ConfigError {
 		}
 	}
 	for _, secret := range []any{c.Auth.Token, c.Auth.Password, c.Auth.ClientSecret} {
-		if text, ok := secret.(string); ok && text != "" {
-			return &dag.ConfigError{Key: "auth", Message: "the secret is written out: versions keep it, and whoever " +
-				"sees the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}"}
+		if err := operators.WrittenOut("auth", "secret", secret); err != nil {
+			return err
 		}
 	}
 	return nil

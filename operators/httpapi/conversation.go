@@ -47,12 +47,8 @@ func (o *operator) converse(t *operators.Task, c config) (*conversation, error) 
 
 	talk.headers.Set("User-Agent", "dagctl")
 	talk.headers.Set("Accept", "application/json")
-	for name, field := range c.Headers {
-		text, _, err := talk.reveal(field, "config.headers."+name, talk.first)
-		if err != nil {
-			return nil, operators.Permanent(err)
-		}
-		talk.headers.Set(name, text)
+	if err := operators.SetHeaders(talk.headers, talk.first, c.Headers, t.SecretTo); err != nil {
+		return nil, err
 	}
 	return talk, operators.Permanent(talk.authorize())
 }

@@ -112,7 +112,7 @@ type Pace struct {
 	next time.Time // no request is sent before
 }
 
-// Turn waits until a request may be sent, of which there are rate in a second; 0: any number.
+// Turn waits until a request may be sent: rate of them in a second, on average; 0: any number.
 func (p *Pace) Turn(ctx context.Context, rate float64) error {
 	p.mu.Lock()
 	now := time.Now()
@@ -148,10 +148,4 @@ func Unanswered(ctx context.Context, what string, err error) error {
 		return operators.Permanent(err)
 	}
 	return Later{err, 0}
-}
-
-// IsURL reports whether requests can be sent to a text.
-func IsURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "http" || u.Scheme == "https")
 }

@@ -4,21 +4,11 @@
 package rangeaggregator
 
 import (
-	"context"
-
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/ranges"
 )
 
-type operator struct{}
-
 // New returns the operator.
-func New(operators.Options) (operators.Operator, error) { return operator{}, nil }
-
-func (operator) Spec() dag.OperatorSpec { return ranges.Spec("range_aggregator") }
-
-// Run implements operators.Operator.
-func (operator) Run(ctx context.Context, t *operators.Task) (operators.Result, error) {
-	return ranges.Run(ctx, t)
+func New(operators.Options) (operators.Operator, error) {
+	return ranges.Operator("range_aggregator"), nil
 }

@@ -87,12 +87,16 @@ func (c config) bounds() Range {
 	return Range{c.Start, c.End}
 }
 
-// Spec returns the spec of an operator of that name.
-func Spec(name string) dag.OperatorSpec {
+// Operator is range_aggregator or range_splitter, by its name. Both do the same, with ranges that are greater or
+// smaller than the parts.
+type Operator string
+
+// Spec implements operators.Operator.
+func (name Operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: name, Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
+		Name: string(name), Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(Schema),
-		CheckJob:     func(job *dag.Job) *dag.ConfigError { return checkJob(name, job) },
+		CheckJob:     func(job *dag.Job) *dag.ConfigError { return checkJob(string(name), job) },
 		Shape: func(*dag.Job, [][]dag.Column) (dag.Shape, error) {
 			return dag.Shape{Writes: [][]dag.Column{{{Name: startColumn, Type: "BIGINT"},
 				{Name: endColumn, Type: "BIGINT"}}}}, nil
@@ -141,8 +145,8 @@ type state struct {
 	Covered   Set    `json:"covered"`
 }
 
-// Run runs the operator.
-func Run(ctx context.Context, t *operators.Task) (result operators.Result, err error) {
+// Run implements operators.Operator.
+func (Operator) Run(ctx context.Context, t *operators.Task) (result operators.Result, err error) {
 	c, configFault := parseConfig(t.Config)
 	if configFault != nil {
 		return result, operators.Permanent(operators.ConfigError(configFault))

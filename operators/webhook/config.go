@@ -8,7 +8,6 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
-	"github.com/dagctl/dagctl/operators/patience"
 )
 
 const configSchema = `{
@@ -78,9 +77,8 @@ func (s *Sending) Check() *dag.ConfigError {
 		}
 	}
 
-	if text, ok := s.Sign.(string); ok && text != "" {
-		return &dag.ConfigError{Key: "sign", Message: "the key is written out: versions keep it, and whoever sees " +
-			"the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}"}
+	if err := operators.WrittenOut("sign", "key", s.Sign); err != nil {
+		return err
 	}
 	for name := range s.Headers {
 		if slices.Contains(own, http.CanonicalHeaderKey(name)) {
@@ -98,7 +96,7 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 	if err := operators.DecodeConfig(from, &c); err != nil {
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
-	if !patience.IsURL(operators.ExpandURL(c.URL, nil)) {
+	if !operators.IsURL(operators.ExpandURL(c.URL, nil)) {
 		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
 	}
 	if err := c.Sending.Check(); err != nil {

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
-
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/webhook"
@@ -36,27 +34,17 @@ type Target struct {
 	over   error // why no more requests are sent in this run
 }
 
-// NewTarget returns a target. at is the place of its fields in the config, for errors.
-func NewTarget(t *operators.Task, at string, to *url.URL, method string, s Sending) (*Target, error) {
+// NewTarget returns a target.
+func NewTarget(t *operators.Task, to *url.URL, method string, s Sending) (*Target, error) {
 	target := &Target{url: to, method: method, headers: http.Header{}}
-	for name, field := range s.Headers {
-		text, err := t.SecretTo(to, field, "config."+at+"headers."+name)
-		if err != nil {
-			return nil, err
-		}
-		if !httpguts.ValidHeaderFieldValue(text) {
-			return nil, operators.Permanent(fault.New(fault.Invalid, "config.%sheaders.%s: the value has a character "+
-				"that no header may have, such as the end of a line", at, name).
-				WithHint("store the secret without it: dagctl secrets set"))
-		}
-		target.headers.Set(name, text)
+	if err := operators.SetHeaders(target.headers, to, s.Headers, t.SecretTo); err != nil {
+		return nil, err
 	}
-
 	target.headers.Set("User-Agent", "dagctl")
 	target.headers.Set("Content-Type", "application/json")
 
 	var err error
-	target.key, err = t.SecretTo(to, s.Sign, "config."+at+"sign")
+	target.key, err = t.SecretTo(to, s.Sign, "config.sign")
 	return target, err
 }
 

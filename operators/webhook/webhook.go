@@ -60,7 +60,7 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 		return operators.Result{}, operators.Permanent(fault.New(fault.Invalid, "config.url is not a URL"))
 	}
 
-	target, err := NewTarget(t, "", to, c.Method, c.Sending)
+	target, err := NewTarget(t, to, c.Method, c.Sending)
 	if err != nil {
 		return operators.Result{}, err
 	}
