@@ -18,7 +18,7 @@ import (
 // through the plain proxy, because a server that was killed comes back on another port.
 func (p *postgres) follow(ctx context.Context) {
 	p.t.Helper()
-	p.standbyDir = clusterFolder(p.t)
+	p.standbyDir = p.folder()
 	require.NoError(p.t, p.server.BackUp(ctx, p.standbyDir, pgdev.Standby))
 	leader, err := url.Parse(p.server.LoopbackURL())
 	require.NoError(p.t, err)

@@ -28,7 +28,9 @@ import (
 // misbehaves, the test through one that does not.
 type postgres struct {
 	t             *testing.T
-	dir           string
+	parent        string   // of the data folders
+	folders       []string // the data folders; those of servers that were lost, too
+	dir           string   // data folder of the server
 	faulty, plain *proxy
 
 	mu     sync.Mutex
@@ -40,20 +42,27 @@ type postgres struct {
 	standbyDir string
 }
 
-// clusterFolder returns a data folder. Its cluster, which may lie elsewhere, is removed after the server has stopped.
-func clusterFolder(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	t.Cleanup(func() { require.NoError(t, pgdev.Remove(dir)) })
-	return dir
-}
-
 func startPostgres(t *testing.T) *postgres {
 	t.Helper()
-	p := &postgres{t: t, dir: clusterFolder(t), faulty: startProxy(t), plain: startProxy(t)}
+	p := &postgres{t: t, parent: t.TempDir(), faulty: startProxy(t), plain: startProxy(t)}
+	p.dir = p.folder()
 	p.start()
-	t.Cleanup(func() { require.NoError(t, p.server.Stop(context.Background())) })
+	t.Cleanup(func() {
+		require.NoError(t, p.server.Stop(context.Background()))
+		for _, dir := range p.folders {
+			require.NoError(t, pgdev.Remove(dir))
+		}
+	})
 	return p
+}
+
+// folder returns a data folder for one more server.
+func (p *postgres) folder() string {
+	p.t.Helper()
+	dir, err := os.MkdirTemp(p.parent, "server")
+	require.NoError(p.t, err)
+	p.folders = append(p.folders, dir)
+	return dir
 }
 
 // start starts it with the data that it left.

@@ -14,6 +14,14 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
+// clusterFolder returns a data folder. Its cluster, which may lie elsewhere, is removed after the server has stopped.
+func clusterFolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { require.NoError(t, pgdev.Remove(dir)) })
+	return dir
+}
+
 // Somebody deletes rows in the database. It is restored to the moment before, from a base backup and the log that was
 // archived since, beside the files as they are: what was served then is served, and work goes on.
 func TestPointInTimeRecovery(t *testing.T) {
