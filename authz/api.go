@@ -68,6 +68,7 @@ type API struct {
 	renderError    func(w http.ResponseWriter, r *http.Request, p *rest.Problem)
 	routes         []Route
 	finders        map[Target]Finder
+	beforeUsers    func(ctx context.Context, caller Caller)
 	remote, public map[string]bool // patterns of routes by workers and tasks, and by anyone
 }
 
@@ -101,7 +102,8 @@ func NewAPI(cfg Config) (*API, error) {
 		rest: r, authenticators: cfg.Authenticators, limiter: cfg.Limiter, quotas: cfg.Quotas, turns: cfg.Turns,
 		origins: origins, refusals: cfg.Refusals,
 		workers: cfg.Workers, remoteLimiter: cfg.WorkerLimiter, signer: cfg.Signer,
-		finders: map[Target]Finder{}, remote: map[string]bool{}, public: map[string]bool{},
+		finders: map[Target]Finder{}, beforeUsers: func(context.Context, Caller) {},
+		remote: map[string]bool{}, public: map[string]bool{},
 		hosts: cfg.Hosts, signInPath: cfg.SignInPath, dev: cfg.Dev,
 		renderError: cfg.RenderError, failures: failures{limiter: cfg.Failures},
 	}
@@ -316,7 +318,13 @@ func (api *API) admit(route Route, r *http.Request) (Caller, error) {
 		api.refusals.note(caller, route, err, time.Now())
 		return Caller{}, err
 	}
+	api.beforeUsers(r.Context(), caller)
 	return caller, nil
+}
+
+// BeforeUsers calls a function before each request of an admitted caller is handled.
+func (api *API) BeforeUsers(prepare func(ctx context.Context, caller Caller)) {
+	api.beforeUsers = prepare
 }
 
 func (api *API) authenticate(r *http.Request) (caller Caller, err error) {

@@ -13,6 +13,7 @@ import (
 // AddRoutes adds the registry's operations to an API. The dispatcher's routes say what a DAG is doing.
 func (r *Registry) AddRoutes(api *authz.API) {
 	api.FindBy(authz.TheDatasets, r.dagOf)
+	api.BeforeUsers(r.KeepHidden)
 	authz.Handle(api, authz.Reader, huma.Operation{
 		OperationID: "list-datasets", Method: http.MethodGet, Path: "/v1/datasets", Tags: []string{"datasets"},
 		Summary:     "Search the catalogue",

@@ -9,7 +9,7 @@
 //
 // It owns dag_versions, dag_current_versions, dag_activations, jobs, job_inputs, datasets, dataset_versions,
 // dag_version_datasets, generation_inputs, read_role_patterns, build_epochs, partition_versions, partition_inputs,
-// check_results, pins, reader_leases, dataset_readings, udf_bundles.
+// check_results, pins, reader_leases, dataset_readings, udf_bundles, reading_changes, reading_epochs, kept_hidden.
 package registry
 
 import (
@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
@@ -54,6 +55,7 @@ type Registry struct {
 	jobs        recent.Cache[uuid.UUID, *Job]
 	authorities authorities
 	indexes     indexes
+	keeping     singleflight.Group // of what is hidden, by org and roles
 }
 
 // New validates the config.

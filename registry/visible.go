@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,34 @@ func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
 func HiddenFrom(caller authz.Caller, args *[]any) string {
 	*args = append(*args, caller.OrgID, caller.OrgRoles)
 	return fmt.Sprintf("$%d::uuid, $%d::text[]", len(*args)-1, len(*args))
+}
+
+// KeepHidden keeps what is hidden from the caller, if something has changed that decides it: every statement of the
+// caller asks for it, and finding it takes long where much is closed. What is kept only saves time, so a failure does
+// not fail the request.
+func (r *Registry) KeepHidden(ctx context.Context, caller authz.Caller) {
+	if caller.ReadsAll() {
+		return
+	}
+	roles := append([]string{}, caller.OrgRoles...)
+	_, err, _ := r.keeping.Do(caller.OrgID.String()+strings.Join(roles, " "), func() (any, error) {
+		return nil, r.keepHidden(ctx, caller.OrgID, roles)
+	})
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("what is hidden from readers cannot be kept", "org", caller.OrgID, "error", err)
+	}
+}
+
+func (r *Registry) keepHidden(ctx context.Context, org uuid.UUID, roles []string) error {
+	var kept bool
+	err := r.Pool.QueryRow(ctx, `SELECT hidden_is_kept($1, $2)`, org, roles).Scan(&kept)
+	if err != nil || kept {
+		return err
+	}
+	return pg.InOrgSnapshot(ctx, r.Pool, org, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT keep_hidden($1, $2)`, org, roles)
+		return err
+	})
 }
 
 // hiddenInput returns the condition, on jobs j, under which a job reads what is hidden from the caller.

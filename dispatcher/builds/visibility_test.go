@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
@@ -184,7 +185,96 @@ func TestReadRolesInRandomHistories(t *testing.T) {
 					names = append(names, d.Name)
 				}
 				require.Equal(t, g.visible(have), names, "after %s, as %s with %v: %+v", step, role, have, g)
+				if random.IntN(2) == 0 { // otherwise what an earlier step kept is out of date
+					w.D.Registry.KeepHidden(t.Context(), as)
+					requireKept(t, w, have)
+				}
 			}
 		}
 	}
+}
+
+// requireKept checks that what is hidden from some roles is kept, and is what is found without it.
+func requireKept(t *testing.T, w *dispatchertest.World, have []string) {
+	t.Helper()
+	var kept bool
+	require.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT hidden_is_kept($1, $2)`, w.Caller.OrgID, have).Scan(&kept))
+	require.True(t, kept)
+	found := func(tx pgx.Tx) (all []string) {
+		rows, err := tx.Query(t.Context(), `
+			SELECT 'generation ' || dataset_version || dataset_uuid FROM hidden_generations($1, $2)
+			UNION ALL SELECT 'dataset ' || hidden_datasets($1, $2) UNION ALL SELECT 'job ' || hidden_jobs($1, $2) ORDER BY 1`,
+			w.Caller.OrgID, have)
+		require.NoError(t, err)
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return all
+	}
+
+	tx, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context())
+	as := found(tx)
+	_, err = tx.Exec(t.Context(), `DELETE FROM kept_hidden`)
+	require.NoError(t, err)
+	require.Equal(t, found(tx), as)
+}
+
+// TestWhatIsKeptOfWhatIsHidden changes who may read a dataset while what is hidden is kept.
+func TestWhatIsKeptOfWhatIsHidden(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	g := &readGraph{dags: []string{"a"}}
+	w.Serve(g.document("a", ""))
+	reader := authz.Caller{OrgID: w.Caller.OrgID, OrgSlug: w.Caller.OrgSlug, Role: authz.RoleReader}
+	hidden := func() (n int) {
+		require.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT count(*) FROM hidden_datasets($1, '{}')`,
+			w.Caller.OrgID).Scan(&n))
+		return n
+	}
+	isKept := func() (kept bool) {
+		require.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT hidden_is_kept($1, '{}')`, w.Caller.OrgID).Scan(&kept))
+		return kept
+	}
+	set := func(tx pgx.Tx, dataset, roles string) {
+		_, err := tx.Exec(t.Context(), `UPDATE datasets SET read_roles = $3 WHERE org_id = $1 AND name = $2`,
+			w.Caller.OrgID, dataset, roles)
+		require.NoError(t, err)
+	}
+
+	tx, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	set(tx, "a_y", "{role:f}")
+	require.NoError(t, tx.Commit(t.Context()))
+	w.D.Registry.KeepHidden(t.Context(), reader)
+	require.True(t, isKept())
+	require.Equal(t, 1, hidden())
+
+	// Two that change something at once do not wait for each other, whatever is kept before the second one commits.
+	one, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer one.Rollback(t.Context())
+	other, err := w.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer other.Rollback(t.Context())
+	set(one, "a_x", "{role:f}")
+	set(other, "a_y", "{role:h}")
+	require.NoError(t, other.Commit(t.Context()))
+	require.False(t, isKept())
+	require.Equal(t, 1, hidden(), "found anew")
+	w.D.Registry.KeepHidden(t.Context(), reader)
+	require.NoError(t, one.Commit(t.Context()))
+	require.False(t, isKept())
+	require.Equal(t, 2, hidden(), "a_x, and a_y that is made from it")
+
+	// Changes are counted up to a thousand, and then from zero.
+	_, err = w.Pool.Exec(t.Context(), `INSERT INTO reading_changes (org_id) SELECT $1 FROM generate_series(1, 1000)`,
+		w.Caller.OrgID)
+	require.NoError(t, err)
+	w.D.Registry.KeepHidden(t.Context(), reader)
+	require.True(t, isKept())
+	requireKept(t, w, []string{})
+	var changes int
+	require.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT count(*) FROM reading_changes`).Scan(&changes))
+	require.Equal(t, 0, changes)
 }
