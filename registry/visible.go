@@ -128,26 +128,6 @@ func ShownJob(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (shown bool, er
 	return shown, fault.Wrap(err, "look for a hidden job")
 }
 
-// HiddenOrigins lists the origins of the org whose tasks the caller may not see; see ReadableJobs.
-func (r *Registry) HiddenOrigins(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]uuid.UUID, error) {
-	if caller.ReadsAll() {
-		return []uuid.UUID{}, nil
-	}
-
-	args := []any{caller.OrgID}
-	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs j
-		WHERE j.org_id = $1 AND j.id = j.origin_job_id AND `+HiddenJob(caller, &args), args...)
-	if err != nil {
-		return nil, fmt.Errorf("hidden jobs: %w", err)
-	}
-	hidden, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("hidden jobs: %w", err)
-	}
-	return append([]uuid.UUID{}, hidden...), nil
-}
-
 // HiddenAmong returns those of some jobs, by their rows or origins, that the caller may not look into; see
 // ReadableJobs.
 func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,

@@ -26,7 +26,8 @@ var (
 	pagesSizes = flag.String("pages-size", "20x500x100", "DAGs, jobs of each and versions of each")
 	pagesKept  = flag.String("pages-database", "",
 		"`URL` of a migrated database to measure on: it is filled if it is empty, and kept")
-	pagesOnly = flag.String("pages-only", "", "measure only addresses with this text")
+	pagesOnly  = flag.String("pages-only", "", "measure only addresses with this text")
+	pagesExact = flag.String("pages-exact", "", "measure only this address")
 )
 
 // closedReader is a reader with one org role, from whom the datasets of another are closed.
@@ -40,7 +41,7 @@ func TestPagesAtScale(t *testing.T) {
 	addresses := s.addresses(t, w)
 	for _, caller := range []string{admin, closedReader} {
 		for _, path := range addresses {
-			if strings.Contains(path, *pagesOnly) {
+			if strings.Contains(path, *pagesOnly) && (*pagesExact == "" || path == *pagesExact) {
 				w.measurePage(t, caller, path)
 			}
 		}

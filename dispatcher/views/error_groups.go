@@ -3,12 +3,14 @@ package views
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -26,43 +28,54 @@ type ErrorGroup struct {
 // maxErrorGroups is how many groups ErrorGroups returns at most.
 const maxErrorGroups = 200
 
-// masked is the error of task t with all digits alike. Errors that are then the same have the same pattern, which has
-// none of their digits, so that it is found once for them: that takes much longer than to read them.
-const masked = `translate(left(t.error_message, 600), '123456789', '000000000')`
+// groupOf is the error group of the failed task of row w of the waiting set.
+const groupOf = `coalesce(w.error_group, (SELECT error_group(t.error_message) FROM tasks t WHERE t.id = w.task_id))`
+
+// failedSet returns the conditions on rows w of the waiting set under which their tasks are failed ones of the
+// selection, and whether they are all of its conditions.
+func (s TaskSelection) failedSet(org uuid.UUID, origins []uuid.UUID) (c *conditions, all bool) {
+	c = &conditions{}
+	c.add("w.org_id = ?", org)
+	reasons := []tasks.Wait{tasks.WaitDead}
+	if !s.Dead {
+		reasons = append(reasons, tasks.WaitBackoff)
+	}
+	c.add("w.reason = ANY(?)", reasons)
+	if s.DAG != "" || s.Job != "" {
+		c.add("w.origin_job_id = ANY(?)", origins)
+	}
+	if s.ErrorGroup != "" {
+		c.add(groupOf+" = ?", s.ErrorGroup)
+	}
+
+	set := TaskSelection{DAG: s.DAG, Job: s.Job, Dead: s.Dead, Status: s.Status, ErrorGroup: s.ErrorGroup}
+	return c, reflect.DeepEqual(s, set) && (s.Status == "" || s.Status == string(tasks.Failed))
+}
 
 // ErrorGroups groups the failed tasks of a selection by error, the largest group first. It leaves out tasks whose error
 // the caller may not read.
 func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSelection) ([]ErrorGroup, error) {
 	groups := []ErrorGroup{}
 	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		where, args, err := vs.Selected(ctx, tx, caller, s)
-		if err != nil {
-			return err
-		}
-		hidden, err := vs.registry.HiddenOrigins(ctx, tx, caller)
+		c, err := vs.failedOf(ctx, tx, caller, s)
 		if err != nil {
 			return err
 		}
 
-		args = append(args, hidden, maxErrorGroups)
+		c.args = append(c.args, maxErrorGroups)
 		rows, err := tx.Query(ctx, fmt.Sprintf(`
-			WITH alike AS MATERIALIZED (
-				SELECT error_pattern(f.masked) AS pattern, count(*) AS n, array_agg(DISTINCT f.job_id) AS jobs,
-				       min(f.at) AS first, max(f.at) AS last, max(f.id::text) AS newest
-				FROM (SELECT t.id, t.job_id, coalesce(t.completed_at, t.started_at, t.created_at) AS at, %s AS masked
-				      FROM tasks t
-				      WHERE %s AND t.status = 'Failed' AND t.error_message IS NOT NULL AND t.job_id <> ALL($%d)) AS f
-				GROUP BY f.masked),
+			WITH failed AS MATERIALIZED (
+				SELECT w.task_id, w.origin_job_id, w.failed_at, %s AS name FROM waiting w WHERE %s),
 			groups AS (
-				SELECT a.pattern, sum(a.n)::bigint AS n, min(a.first) AS first, max(a.last) AS last,
-				       max(a.newest)::uuid AS example
-				FROM alike a GROUP BY a.pattern
-				ORDER BY 2 DESC, error_group(a.pattern) LIMIT $%d)
-			SELECT error_group(g.pattern), g.pattern, g.n,
-			       (ARRAY(SELECT DISTINCT job_address(j) AS address FROM alike a, unnest(a.jobs) AS j
-			              WHERE a.pattern = g.pattern ORDER BY 1))[1:10],
-			       g.first, g.last, g.example
-			FROM groups g ORDER BY g.n DESC, 1`, masked, where, len(args)-1, len(args)), args...)
+				SELECT f.name, count(*) AS n, array_agg(DISTINCT f.origin_job_id) AS jobs, min(f.failed_at) AS first,
+				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example
+				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
+				ORDER BY 2 DESC, 1 LIMIT $%d)
+			SELECT g.name, error_pattern(t.error_message), g.n,
+			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
+			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example
+			FROM groups g JOIN tasks t ON t.id = g.example
+			ORDER BY g.n DESC, 1`, groupOf, c.where(), len(c.args)), c.args...)
 		if err != nil {
 			return err
 		}
@@ -73,4 +86,57 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 		return nil, fmt.Errorf("group tasks by error: %w", err)
 	}
 	return append([]ErrorGroup{}, groups...), nil
+}
+
+// failedOf returns the conditions on rows w of the waiting set under which their tasks are failed ones of a selection
+// whose errors the caller may read.
+func (vs *Views) failedOf(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, s TaskSelection,
+) (c *conditions, err error) {
+	var origins []uuid.UUID
+	if s.DAG != "" || s.Job != "" {
+		if origins, err = vs.registry.Origins(ctx, tx, caller, s.DAG, s.Job); err != nil {
+			return nil, err
+		}
+	}
+	c, all := s.failedSet(caller.OrgID, origins)
+	hidden, err := vs.hiddenOf(ctx, tx, caller, `SELECT DISTINCT w.origin_job_id FROM waiting w WHERE `+c.where(), c.args)
+	if err != nil {
+		return nil, err
+	}
+	c.add("w.origin_job_id <> ALL(?)", hidden)
+	if all {
+		return c, nil
+	}
+
+	s.Status = string(tasks.Failed)
+	where, args, err := vs.Selected(ctx, tx, caller, s)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT t.id FROM tasks t WHERE `+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	selected, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	c.add("w.task_id = ANY(?)", selected)
+	return c, err
+}
+
+// failedInGroup lists the failed tasks of the error group of a selection, in its DAG and job, whose errors the caller
+// may read; never nil.
+func (vs *Views) failedInGroup(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, s TaskSelection,
+) ([]uuid.UUID, error) {
+	set := TaskSelection{DAG: s.DAG, Job: s.Job, Dead: s.Dead, ErrorGroup: s.ErrorGroup}
+	c, err := vs.failedOf(ctx, tx, caller, set)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT w.task_id FROM waiting w WHERE `+c.where(), c.args...)
+	if err != nil {
+		return nil, fmt.Errorf("tasks of error group %s: %w", s.ErrorGroup, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return append([]uuid.UUID{}, ids...), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ type TaskSelection struct {
 	Partition string `json:"partition,omitempty" query:"partition" maxLength:"410" doc:"Tasks that make this partition or, with A..B, a partition from A to B, both included"`
 
 	Error         string    `json:"error,omitempty" query:"error" maxLength:"500" doc:"Tasks whose error contains this text"`
-	ErrorGroup    string    `json:"error_group,omitempty" query:"error_group" maxLength:"32" doc:"Tasks whose error is of this group, as /v1/tasks/errors names it"`
+	ErrorGroup    string    `json:"error_group,omitempty" query:"error_group" maxLength:"32" doc:"Failed tasks whose error is of this group, as /v1/tasks/errors names it"`
 	CreatedAfter  time.Time `json:"created_after,omitzero" query:"created_after" doc:"Made at this time or later"`
 	CreatedBefore time.Time `json:"created_before,omitzero" query:"created_before" doc:"Made before this time"`
 
@@ -114,6 +115,14 @@ func (vs *Views) Selected(
 		c.add("t.job_id = ANY(?)", origins)
 	}
 
+	if s.ErrorGroup != "" { // it names failed tasks, and their set has all but the other conditions
+		failed, err := vs.failedInGroup(ctx, tx, caller, s)
+		if err != nil {
+			return "", nil, err
+		}
+		c.add("t.id = ANY(?)", failed)
+		c.add("t.status = ?", tasks.Failed)
+	}
 	s.addState(c)
 	if err := vs.addReadable(ctx, tx, caller, c, s); err != nil {
 		return "", nil, err
@@ -121,7 +130,9 @@ func (vs *Views) Selected(
 	if err := vs.addPartition(ctx, tx, c, s.Partition); err != nil {
 		return "", nil, err
 	}
-	s.addError(c)
+	if s.Error != "" {
+		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
+	}
 	s.addTimes(c)
 	if len(s.IDs) > 0 {
 		c.add("t.id = ANY(?)", s.IDs)
@@ -168,10 +179,10 @@ func (vs *Views) addPartition(
 func (vs *Views) addReadable(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, c *conditions, s TaskSelection,
 ) error {
-	if s.Partition == "" && s.Error == "" && s.ErrorGroup == "" {
+	if s.Partition == "" && s.Error == "" {
 		return nil
 	}
-	hidden, err := vs.registry.HiddenOrigins(ctx, tx, caller)
+	hidden, err := vs.hiddenOf(ctx, tx, caller, `SELECT DISTINCT t.job_id FROM task_outlines t WHERE `+c.where(), c.args)
 	if err != nil {
 		return err
 	}
@@ -179,17 +190,24 @@ func (vs *Views) addReadable(
 	return nil
 }
 
-// addError adds the conditions on the errors of tasks.
-func (s TaskSelection) addError(c *conditions) {
-	if s.Error != "" {
-		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
+// hiddenOf lists the origins that the caller may not look into among those that a statement finds, never nil.
+func (vs *Views) hiddenOf(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, origins string, args []any,
+) ([]uuid.UUID, error) {
+	hidden := []uuid.UUID{}
+	if caller.ReadsAll() {
+		return hidden, nil
 	}
-	if s.ErrorGroup != "" {
-		c.add("t.error_message IS NOT NULL")
-		c.add(masked+` = ANY(ARRAY(
-			SELECT a.masked FROM (SELECT DISTINCT `+masked+` AS masked FROM tasks t WHERE `+c.where()+` OFFSET 0) AS a
-			WHERE error_group(a.masked) = ?))`, s.ErrorGroup)
+	rows, err := tx.Query(ctx, origins, args...)
+	if err != nil {
+		return nil, fmt.Errorf("origins of tasks: %w", err)
 	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("origins of tasks: %w", err)
+	}
+	among, err := vs.registry.HiddenAmong(ctx, tx, caller, found)
+	return slices.AppendSeq(hidden, maps.Keys(among)), err
 }
 
 // addTimes adds the conditions on when tasks were made.
