@@ -37,6 +37,16 @@ func (d DAG) Shown() *Version {
 
 // DAGs lists the org's DAGs by name, beginning after the given one.
 func (r *Registry) DAGs(ctx context.Context, tx pgx.Tx, caller authz.Caller, after string, limit int) ([]DAG, error) {
+	found, err := r.dags(ctx, tx, caller, `d.dag_name > $2`, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	return found, updatedAt(ctx, tx, found)
+}
+
+// DAGStates is like DAGs, and leaves out when they were updated, which takes a look at each of their datasets.
+func (r *Registry) DAGStates(ctx context.Context, tx pgx.Tx, caller authz.Caller, after string,
+	limit int) ([]DAG, error) {
 	return r.dags(ctx, tx, caller, `d.dag_name > $2`, after, limit)
 }
 
@@ -49,7 +59,7 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 	if len(found) == 0 {
 		return DAG{}, noDAG(name)
 	}
-	return found[0], nil
+	return found[0], updatedAt(ctx, tx, found)
 }
 
 func noDAG(name string) error {
@@ -57,8 +67,7 @@ func noDAG(name string) error {
 }
 
 // dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
-// limit cuts short, and each lookup per name reads one row. When a DAG was last updated comes from
-// idx_partition_versions_newest, one row for each of its datasets.
+// limit cuts short, and each lookup per name reads one row.
 func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string,
 	limit int) ([]DAG, error) {
 	rows, err := tx.Query(ctx, `
@@ -68,14 +77,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 				AND d.number = (SELECT max(n.number) FROM dag_versions n
 				    WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
 			ORDER BY d.dag_name LIMIT $3)
-		SELECT n.dag_name, active.id, building.id, last.id,
-		       (SELECT max(newest.at)
-		        FROM dag_version_datasets p,
-		             LATERAL (SELECT r.materialized_at AS at FROM partition_versions r
-		                      WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'
-		                        AND r.materialized_at IS NOT NULL
-		                      ORDER BY r.materialized_at DESC LIMIT 1) newest
-		        WHERE p.dag_version_id = active.id)
+		SELECT n.dag_name, active.id, building.id, last.id
 		FROM names n
 		LEFT JOIN LATERAL (SELECT c.dag_version_id AS id FROM dag_current_versions c
 		                   WHERE c.org_id = $1 AND c.dag_name = n.dag_name) active ON true
@@ -97,7 +99,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 		d                      DAG
 		a, b, l                *uuid.UUID
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&d.Name, &a, &b, &l, &d.UpdatedAt}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&d.Name, &a, &b, &l}, func() error {
 		found = append(found, d)
 		active, building, last = append(active, a), append(building, b), append(last, l)
 		for _, id := range []*uuid.UUID{a, b, l} {
@@ -125,6 +127,46 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 		found[i].Active, found[i].Building, found[i].Failed = pick(active[i]), pick(building[i]), pick(last[i])
 	}
 	return found, nil
+}
+
+// updatedAt fills in when DAGs were last updated. It relies on idx_partition_versions_newest, and reads one row for
+// each of their datasets.
+func updatedAt(ctx context.Context, tx pgx.Tx, dags []DAG) error {
+	var ids []uuid.UUID
+	for _, d := range dags {
+		if d.Active != nil {
+			ids = append(ids, d.Active.ID)
+		}
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT p.dag_version_id, max(newest.at)
+		FROM dag_version_datasets p,
+		     LATERAL (SELECT r.materialized_at AS at FROM partition_versions r
+		              WHERE r.dataset_version = p.dataset_version AND r.state = 'Published'
+		                AND r.materialized_at IS NOT NULL
+		              ORDER BY r.materialized_at DESC LIMIT 1) newest
+		WHERE p.dag_version_id = ANY($1) GROUP BY 1`, ids)
+	if err != nil {
+		return fmt.Errorf("when DAGs were updated: %w", err)
+	}
+
+	at := map[uuid.UUID]time.Time{}
+	var (
+		id     uuid.UUID
+		newest time.Time
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &newest}, func() error { at[id] = newest; return nil }); err != nil {
+		return fmt.Errorf("when DAGs were updated: %w", err)
+	}
+	for i, d := range dags {
+		if d.Active == nil {
+			continue
+		}
+		if newest, ok := at[d.Active.ID]; ok {
+			dags[i].UpdatedAt = &newest
+		}
+	}
+	return nil
 }
 
 func versionsByID(ctx context.Context, tx pgx.Tx, caller authz.Caller,

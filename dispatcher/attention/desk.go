@@ -54,7 +54,7 @@ func (k *Desk) Of(ctx context.Context, caller authz.Caller) (Attention, error) {
 }
 
 func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error) {
-	if s.dags, err = k.views.DAGs(ctx, caller, "", Most+1); err != nil {
+	if s.dags, err = k.views.States(ctx, caller, "", Most+1); err != nil {
 		return s, err
 	}
 	if s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true}); err != nil {

@@ -149,6 +149,9 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		if err != nil {
 			return err
 		}
+		if q.undivided(caller) {
+			groups.sum(steps)
+		}
 		if err := readSteps(ctx, tx, caller, q, groups, steps); err != nil {
 			return err
 		}
@@ -178,21 +181,26 @@ func (q Question) from() (table, unit string) {
 	return "usage_days", "day"
 }
 
-// readUsed sums the usage of each output, with what is stored of it.
+// undivided reports whether nobody has to know which output something belongs to: the steps of the org add up to it.
+func (q Question) undivided(caller authz.Caller) bool { return q.By == ByOrg && caller.ReadsAll() }
+
+// readUsed sums the usage of each output, with what is stored of it. Undivided, it is only what is stored.
 func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (map[output]Amount, error) {
 	table, unit := q.from()
-	of := `dag_name, job_name, output`
-	if q.By == ByOrg && caller.ReadsAll() {
-		of = `'', '', 0` // nobody asks which
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT `+of+`, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint, sum(rows)::bigint,
-			sum(bytes)::bigint, 0::bigint
+	sql, args := `
+		SELECT dag_name, job_name, output, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
+			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
 		FROM `+table+` WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
 		GROUP BY 1, 2, 3
 		UNION ALL
-		SELECT `+of+`, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
-		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, q.DAG, q.Since, q.Until)
+		SELECT dag_name, job_name, output, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
+		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, []any{caller.OrgID, q.DAG, q.Since, q.Until}
+	if q.undivided(caller) {
+		sql, args = `
+		SELECT '', '', 0, 0, 0, 0, 0, 0, 0, coalesce(sum(bytes), 0)::bigint FROM usage_stored
+		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, args[:2]
+	}
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}

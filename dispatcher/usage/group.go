@@ -50,12 +50,14 @@ func group(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, used map[output]Amount,
 ) (*grouping, error) {
 	n := names{caller, map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
-	jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
-	if err != nil {
-		return nil, err
-	}
-	for _, j := range jobs {
-		n.jobs[[2]string{j.DAG, j.Job}] = j
+	if !q.undivided(caller) {
+		jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range jobs {
+			n.jobs[[2]string{j.DAG, j.Job}] = j
+		}
 	}
 
 	if q.By == ByDataset || q.By == ByOwner {
@@ -75,6 +77,19 @@ func group(
 		g.add(n, q.By, o, used[o])
 	}
 	return g, nil
+}
+
+// sum adds up the steps of what is undivided, which has one row unless nothing was used.
+func (g *grouping) sum(steps map[at]Amount) {
+	for of, amount := range steps {
+		if of.group == -1 {
+			g.total.add(amount, 1)
+			g.rows[0].add(amount, 1)
+		}
+	}
+	if g.total == (Amount{}) {
+		g.rows, g.parts = nil, nil
+	}
 }
 
 // hides reports whether the caller may not look into a job. Of a job that no active version has, nobody knows what it

@@ -88,6 +88,9 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 		if err != nil {
 			return err
 		}
+		if list, err = vs.states(ctx, tx, caller, dags); err != nil {
+			return err
+		}
 
 		origins, err := vs.registry.OriginsOf(ctx, tx, caller, workedFor(dags...))
 		if err != nil {
@@ -101,30 +104,50 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 		if err != nil {
 			return err
 		}
-
-		blocked, err := vs.blocked(ctx, tx, caller, dags...)
-		if err != nil {
-			return err
-		}
-
-		withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(dags...))
-		if err != nil {
-			return err
-		}
-
-		list = make([]DAGStatus, len(dags))
 		for i, dag := range dags {
-			list[i] = DAGStatus{
-				DAG: dag, Paused: tasks.WidestPause(pauses, dag.Name, ""), PausedJobs: pausedJobs(pauses, dag.Name),
-				Tasks: sum(open, origins, workedFor(dag)), Withheld: withheldOf(dag, withheld),
-				WithheldJobs: withheldJobs(dag, withheld),
-				Blocked:      blockedOf(dag, blocked),
-			}
+			list[i].Paused, list[i].PausedJobs = tasks.WidestPause(pauses, dag.Name, ""), pausedJobs(pauses, dag.Name)
+			list[i].Tasks = sum(open, origins, workedFor(dag))
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list DAGs: %w", err)
+	}
+	return list, nil
+}
+
+// States is like DAGs, and leaves out what counts: their tasks, pauses, and when they were updated.
+func (vs *Views) States(ctx context.Context, caller authz.Caller, after string, limit int) ([]DAGStatus, error) {
+	var list []DAGStatus
+	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		dags, err := vs.registry.DAGStates(ctx, tx, caller, after, limit)
+		if err != nil {
+			return err
+		}
+		list, err = vs.states(ctx, tx, caller, dags)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list DAGs: %w", err)
+	}
+	return list, nil
+}
+
+// states returns DAGs with what is blocked and withheld of them.
+func (vs *Views) states(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags []registry.DAG) ([]DAGStatus, error) {
+	blocked, err := vs.blocked(ctx, tx, caller, dags...)
+	if err != nil {
+		return nil, err
+	}
+	withheld, err := registry.WithheldOf(ctx, tx, caller.OrgID, serving(dags...))
+	if err != nil {
+		return nil, err
+	}
+
+	list := make([]DAGStatus, len(dags))
+	for i, dag := range dags {
+		list[i] = DAGStatus{DAG: dag, Withheld: withheldOf(dag, withheld), WithheldJobs: withheldJobs(dag, withheld),
+			Blocked: blockedOf(dag, blocked)}
 	}
 	return list, nil
 }
@@ -336,21 +359,28 @@ func sum(counts map[uuid.UUID]Counts, origins map[uuid.UUID][]uuid.UUID, version
 	return total
 }
 
+// many is how many origins are counted together with all others of their org: to look up each takes longer.
+const many = 1000
+
 // countOpen counts the open tasks of origins. Every open task is in one of three small sets, so it reads no history.
 func countOpen(ctx context.Context, tx pgx.Tx, org uuid.UUID, origins []uuid.UUID) (map[uuid.UUID]Counts, error) {
+	of, args := `org_id = $1 AND origin_job_id = ANY($2)`, []any{org, origins}
+	if len(origins) > many {
+		of, args = `org_id = $1`, args[:1]
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT origin_job_id, sum(queued)::bigint, sum(running)::bigint, sum(retrying)::bigint, sum(dead)::bigint
 		FROM (
 			SELECT origin_job_id, count(*) AS queued, 0 AS running, 0 AS retrying, 0 AS dead
-			FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id
+			FROM ready WHERE `+of+` GROUP BY origin_job_id
 			UNION ALL
 			SELECT origin_job_id, count(*) FILTER (WHERE reason NOT IN ('backoff', 'dead')), 0,
 			       count(*) FILTER (WHERE reason = 'backoff'), count(*) FILTER (WHERE reason = 'dead')
-			FROM waiting WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id
+			FROM waiting WHERE `+of+` GROUP BY origin_job_id
 			UNION ALL
 			SELECT origin_job_id, 0, count(*), 0, 0
-			FROM leases WHERE org_id = $1 AND origin_job_id = ANY($2) GROUP BY origin_job_id) AS sets
-		GROUP BY origin_job_id`, org, origins)
+			FROM leases WHERE `+of+` GROUP BY origin_job_id) AS sets
+		GROUP BY origin_job_id`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("count open tasks: %w", err)
 	}
