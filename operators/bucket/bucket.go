@@ -163,7 +163,7 @@ func (a *Address) Failed(ctx context.Context, what, needs string, err error) err
 		return fault.New(fault.Unavailable, "%s: the server does not answer as S3 does", at)
 	case code == "NoSuchBucket":
 		return operators.Permanent(fault.New(fault.NotFound, "%s: there is no such bucket", at))
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && (code == "" || code == "NoSuchKey" || code == "NotFound"):
 		return fault.New(fault.NotFound, "%s: it is not there", at)
 	}
 

@@ -55,7 +55,7 @@ func checkValues(ctx context.Context, t *operators.Task, columns, written []dag.
 		switch {
 		case of.Any(isGeometry):
 			return fault.New(fault.Invalid, "column %q is a geometry, which many readers of Parquet do not know",
-				c.Name).WithHint("write ST_AsWKB(%[1]s) AS %[1]s in a sql job before this one", name)
+				c.Name).WithHint("write CAST(%[1]s AS VARCHAR) AS %[1]s in a sql job before this one", name)
 		case isInstant(of):
 			counts = append(counts, fmt.Sprintf("count(*) FILTER (isinf(%s))", name))
 			says = append(says, fmt.Sprintf("column %q has an infinite time", c.Name))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/wait"
+	"github.com/dagctl/dagctl/operators"
 )
 
 // errNoFolders is the error of exports of an org to which the server's config gives no folder.
@@ -62,8 +63,9 @@ const (
 func openFolder(roots []string, given, name, attempt string) (*folder, error) {
 	in, rest, err := within(roots, given)
 	if err != nil {
-		return nil, err
+		return nil, operators.Permanent(err)
 	}
+
 	outer, err := os.OpenRoot(in)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open folder %s: %w", given, err).

@@ -122,6 +122,11 @@ func (e *export) run(ctx context.Context) (unchanged bool, err error) {
 		return false, err
 	}
 	if err := e.publish(ctx); err != nil {
+		// Its answer may have been lost, and then readers may have it.
+		if m, lost := e.last(ctx); !same && lost == nil && fault.Is(err, fault.Conflict) &&
+			(m.Task != e.manifest.Task || m.Attempt != e.manifest.Attempt) {
+			e.takeBack(ctx)
+		}
 		return false, err
 	}
 	return same, e.clean(ctx, stale)
@@ -147,7 +152,10 @@ func (e *export) last(ctx context.Context) (m manifest, err error) {
 	if err != nil || tag == "" {
 		return m, err
 	}
-	if err := json.Unmarshal(text, &m); err != nil || m.Format != format {
+	foreign := func(f file) bool {
+		return f.Name != wholeName && (!strings.HasPrefix(f.Name, partPrefix) || strings.ContainsAny(f.Name, `/\`))
+	}
+	if err := json.Unmarshal(text, &m); err != nil || m.Format != format || slices.ContainsFunc(m.Files, foreign) {
 		return manifest{}, nil // somebody damaged it: it is written anew
 	}
 	return m, nil
@@ -208,7 +216,7 @@ func (e *export) claim(ctx context.Context) (was claim, err error) {
 func (e *export) mayFollow(ctx context.Context, own, was claim) error {
 	switch {
 	case was.Job != own.Job:
-		return fault.New(fault.Conflict, "job %s exports to this path", was.Job).
+		return fault.New(fault.Conflict, "job %.200q exports to this path", was.Job).
 			WithHint("give each job a path of its own; if this job takes the place of that one, remove the files %s "+
 				"below the path", claimName)
 	case own.Before(was.Write):

@@ -28,9 +28,10 @@ type objects struct {
 	prefix string // of the partition's keys
 	tries  patience.Tries
 	heed   *sync.Map // the buckets whose servers heed conditions
+	most   int64     // bytes of a request
 }
 
-// Objects of more bytes are sent in parts of so many.
+// partBytes is the most bytes of a request: larger objects are sent in parts.
 const partBytes = 64 << 20
 
 const needs = "s3:PutObject, s3:GetObject and s3:DeleteObject on the objects, and s3:ListBucket on the bucket"
@@ -45,7 +46,7 @@ func (o *operator) openBucket(c config, t *operators.Task, path string) (*object
 	}
 	tries := patience.Tries{Most: 6, Longest: time.Minute, Tell: func(text string) { t.Progress(50, text) },
 		Hint: "the next attempt writes the partition whole; let `retry` wait long enough"}
-	return &objects{c.Address, client, path + "/", tries, &o.heed}, nil
+	return &objects{c.Address, client, path + "/", tries, &o.heed, o.partBytes}, nil
 }
 
 func (b *objects) close() {}
@@ -228,7 +229,7 @@ func (b *objects) send(ctx context.Context, name, local string, match, noneMatch
 	if err != nil {
 		return "", err
 	}
-	if info.Size() > partBytes {
+	if info.Size() > b.most {
 		return b.sendParts(ctx, name, content, info.Size(), match, noneMatch)
 	}
 
@@ -245,7 +246,7 @@ func (b *objects) sendParts(
 	ctx context.Context, name string, content io.ReaderAt, bytes int64, match, noneMatch *string,
 ) (string, error) {
 	const mostParts = 10_000 // S3's own
-	size := int64(partBytes)
+	size := b.most
 	for bytes > size*mostParts {
 		size *= 2
 	}

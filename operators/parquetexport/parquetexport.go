@@ -25,12 +25,14 @@ type operator struct {
 	dialer *dial.Dialer
 	roots  map[string][]string // org → folders that it may write
 	heed   sync.Map            // see objects
+
+	partBytes int64
 }
 
 // New returns the operator. Of the options, it needs the addresses that may be reached and the folders of orgs.
 func New(o operators.Options) (operators.Operator, error) {
 	d, err := dial.New(dial.Config{Allowed: o.AllowedAddresses})
-	return &operator{dialer: d, roots: o.ExportRoots}, err
+	return &operator{dialer: d, roots: o.ExportRoots, partBytes: partBytes}, err
 }
 
 // Spec implements operators.Operator.

@@ -73,7 +73,7 @@ func (c config) writeSeveral(
 	}
 	files := c.files(m.Rows)
 	if files > mostFiles {
-		return nil, fault.New(fault.TooLarge, "%d rows are %d files, and a partition has %d at most", m.Rows, files,
+		return nil, fault.New(fault.Invalid, "%d rows are %d files, and a partition has %d at most", m.Rows, files,
 			mostFiles).WithHint("raise config.max_rows, or make smaller partitions")
 	}
 
