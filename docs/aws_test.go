@@ -203,15 +203,16 @@ var needed = map[string][]string{
 	"sts.AssumeRole":                      {"sts:AssumeRole"},
 }
 
-// whose has the role of the process that each package runs in. s3_source has none: it signs with a user's own keys.
+// whose has the role of the process that each package runs in. Operators have none: they sign with a
+// user's own keys.
 var whose = map[string]string{"authz": "server", "dispatcher/backends": "server", "storage": "server",
-	"worker/queue": "worker", "operators/s3source": "user"}
+	"worker/queue": "worker", "operators/s3source": "user", "operators/parquetexport": "exporter"}
 
 // TestAWSPoliciesAllowTheCallsOfTheCode checks that each role may do what the calls of its process need, and nothing
 // else.
 func TestAWSPoliciesAllowTheCallsOfTheCode(t *testing.T) {
 	t.Parallel()
-	want := map[string]map[string]bool{"server": {}, "worker": {}, "task": {}, "user": {}}
+	want := map[string]map[string]bool{"server": {}, "worker": {}, "task": {}, "user": {}, "exporter": {}}
 	for folder, calls := range awsCalls(t) {
 		role, known := whose[folder]
 		require.True(t, known, "%s calls AWS: whose role does it have?", folder)
@@ -231,7 +232,11 @@ func TestAWSPoliciesAllowTheCallsOfTheCode(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"s3:GetObject": true, "s3:ListBucket": true}, want["user"],
 		"docs/operators.md says what a user's key needs")
+	exporter := []string{"s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"}
+	require.Equal(t, exporter, slices.Sorted(maps.Keys(want["exporter"])),
+		"docs/operators.md says what an export's key needs")
 	delete(want, "user")
+	delete(want, "exporter")
 
 	all := policies(t)
 	for role, actions := range want {

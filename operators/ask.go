@@ -17,22 +17,33 @@ const maxAsked = 32 << 20
 func (t *Task) Select(ctx context.Context, query string, output int, file string) (
 	rows int64, columns []ColumnOrigin, err error,
 ) {
-	all, err := t.relations()
+	selected, err := t.selectTo(ctx, query, filepath.Join(t.OutputDirs[output], file))
 	if err != nil {
 		return 0, nil, err
 	}
+	return selected.Rows, t.origins(t.Outputs[output].Index, selected.Origins), nil
+}
+
+// SelectTo is Select for a file that is of no output.
+func (t *Task) SelectTo(ctx context.Context, query, file string) (rows int64, err error) {
+	selected, err := t.selectTo(ctx, query, file)
+	return selected.Rows, err
+}
+
+func (t *Task) selectTo(ctx context.Context, query, target string) (selected engine.Selected, err error) {
+	all, err := t.relations()
+	if err != nil {
+		return selected, err
+	}
 	if !t.work.has(t.Scope(), all) {
 		if err := t.work.open(ctx, t.Scope(), all); err != nil {
-			return 0, nil, err
+			return selected, err
 		}
 	}
-
-	var selected engine.Selected
-	target := filepath.Join(t.OutputDirs[output], file)
 	err = t.work.write(ctx, target, func(inside string) engine.Question {
 		return engine.Select{SQL: query, Target: inside}
 	}, &selected)
-	return selected.Rows, t.origins(t.Outputs[output].Index, selected.Origins), err
+	return selected, err
 }
 
 // Ask runs a SELECT over the inputs, as Select does, and over more relations, and returns its rows, at most that many,

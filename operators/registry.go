@@ -46,6 +46,7 @@ type Options struct {
 	MemoryLimit      int64 // bytes for each DuckDB session; 0: 1 GiB
 	Threads          int   // for each DuckDB session; 0: as many as the machine has
 	UDF              UDFOptions
+	ExportRoots      map[string][]string // org slug → folders that its exports may write
 	// ReuseByColumn makes a sql job depend only on the columns that it reads by name, where that is certain.
 	ReuseByColumn bool
 }
@@ -96,11 +97,22 @@ type perOrg interface {
 	forOrg(c dag.Catalog, org dag.Org) dag.Catalog
 }
 
+// PerOrg is an operator whose jobs may be valid for one org and not for another.
+type PerOrg interface {
+	Operator
+	// SpecFor returns the spec that jobs of an org are checked against.
+	SpecFor(org dag.Org) dag.OperatorSpec
+}
+
 // forOrg returns the catalog whose operators look at configs for an org.
 func (r *Registry) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	for _, name := range r.Names() {
-		if op, ok := r.operators[name].(perOrg); ok {
+		switch op := r.operators[name].(type) {
+		case perOrg:
 			c = op.forOrg(c, org)
+		case PerOrg:
+			c.Operators = maps.Clone(c.Operators)
+			c.Operators[name] = op.SpecFor(org)
 		}
 	}
 	return c

@@ -1,8 +1,6 @@
 package postgresload
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,29 +11,17 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/fence"
 )
 
 // ledgerTable is the ledger's name in the target's schema.
 const ledgerTable = "_dagctl_loads"
 
-// pins are the revisions that a load is made from, by dataset version and partition key.
-type pins map[string]int64
-
-// entry is what the ledger has of a partition: its last load. Its task's id ascends with the time of the task.
+// entry is what the ledger has of a partition: its last load.
 type entry struct {
-	Pins    pins
-	Task    uuid.UUID
-	Attempt int
-	Content string // hash of the rows, in their order
-}
+	fence.Write
 
-func (l *load) entry() entry {
-	t := l.task
-	e := entry{pins{}, t.TaskID, t.Attempt, l.content}
-	for _, p := range t.Inputs[0].Partitions {
-		e.Pins[t.Inputs[0].Generation.Version.String()+"/"+p.Key] = p.Revision
-	}
-	return e
+	Content string // hash of the rows, in their order
 }
 
 func partitionOf(t *operators.Task) string {
@@ -45,36 +31,6 @@ func partitionOf(t *operators.Task) string {
 	return t.Partition.Key
 }
 
-// same reports whether both were made from the same revisions.
-func (e entry) same(o entry) bool {
-	if len(e.Pins) != len(o.Pins) {
-		return false
-	}
-	for key, revision := range e.Pins {
-		if was, ok := o.Pins[key]; !ok || was != revision {
-			return false
-		}
-	}
-	return true
-}
-
-// before reports whether e was made from older data than o. Revisions of the same dataset version decide; where they
-// cannot, as after a deploy, the later task does, and of one task the later attempt.
-func (e entry) before(o entry) bool {
-	newer := false
-	for key, revision := range e.Pins {
-		was, shared := o.Pins[key]
-		if shared && revision < was {
-			return true
-		}
-		newer = newer || shared && revision > was
-	}
-	if newer || e.same(o) {
-		return false
-	}
-	return cmp.Or(bytes.Compare(e.Task[:], o.Task[:]), cmp.Compare(e.Attempt, o.Attempt)) < 0
-}
-
 // enter locks the ledger's entry of the task's partition until the end of the transaction, and makes the load the last
 // one. skip reports that its rows are there already. A load that is older than the last one is a fault.Conflict.
 func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
@@ -82,7 +38,7 @@ func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
 	if err := l.ensureLedger(ctx, tx); err != nil {
 		return false, err
 	}
-	now := l.entry()
+	now := entry{fence.Of(l.task), l.content}
 	text, err := json.Marshal(now.Pins)
 	if err != nil {
 		return false, err
@@ -113,10 +69,10 @@ func (l *load) enter(ctx context.Context, tx pgx.Tx) (skip bool, err error) {
 	}
 
 	switch {
-	case now.before(last):
+	case now.Before(last.Write):
 		return false, fault.New(fault.Conflict, "a newer revision of partition %s is in %s already",
 			partitionOf(l.task), l.Table)
-	case l.Mode == appending && now.same(last):
+	case l.Mode == appending && now.Same(last.Write):
 		return true, nil
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET pins = $4, task = $5, attempt = $6, rows = $7, content = $8,

@@ -7,19 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
@@ -28,38 +23,21 @@ import (
 // parallel is how many objects are copied at once.
 const parallel = 8
 
-// bucket is the bucket that a config names.
-type bucket struct {
+// objects are those of the bucket that a config names.
+type objects struct {
 	config
 	client *s3.Client
 	copied atomic.Int64 // bytes
 }
 
-// open returns the bucket. secretTo returns the text of a config field for requests to a URL. The server's own
-// credentials are never used: requests are signed with the config's, or not at all.
-func (o *operator) open(c config, secretTo func(*url.URL, any, string) (string, error)) (*bucket, error) {
-	id, err := secretTo(c.url, c.AccessKeyID, "config.access_key_id")
-	if err != nil {
-		return nil, err
-	}
-	key, err := secretTo(c.url, c.SecretAccessKey, "config.secret_access_key")
-	if err != nil {
-		return nil, err
-	}
-
-	options := s3.Options{
-		Region: cmp.Or(c.Region, defaultRegion), BaseEndpoint: aws.String(c.url.String()), UsePathStyle: true,
-		HTTPClient: bounded{o.dialer.StrictClient(0)}, Credentials: aws.AnonymousCredentials{},
-		DisableLogOutputChecksumValidationSkipped: true,
-	}
-	if id != "" {
-		options.Credentials = aws.NewCredentialsCache(credentials.NewStaticCredentialsProvider(id, key, ""))
-	}
-	return &bucket{config: c, client: s3.New(options)}, nil
+// open returns the bucket. secretTo returns the text of a config field for requests to a URL.
+func (o *operator) open(c config, secretTo func(*url.URL, any, string) (string, error)) (*objects, error) {
+	client, err := c.Client(o.dialer, secretTo, nil)
+	return &objects{config: c, client: client}, err
 }
 
 // own refuses keys that the config does not lead to.
-func (b *bucket) own(keys []string) error {
+func (b *objects) own(keys []string) error {
 	for _, key := range keys {
 		if rest, ok := strings.CutPrefix(key, b.Prefix); !ok || !b.names.Matches(rest) {
 			return operators.Permanent(fault.New(fault.Invalid,
@@ -80,7 +58,7 @@ func contentOf(etag *string, size *int64, modified *time.Time) string {
 }
 
 // copy copies an object to a new file and returns the content that it copied.
-func (b *bucket) copy(ctx context.Context, key, target string) (content string, err error) {
+func (b *objects) copy(ctx context.Context, key, target string) (content string, err error) {
 	got, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: &key})
 	if err != nil {
 		return "", b.failed(ctx, "read object "+key, err)
@@ -108,7 +86,7 @@ func (b *bucket) copy(ctx context.Context, key, target string) (content string, 
 
 // counted reads an object, up to what all objects of a task may have.
 type counted struct {
-	b    *bucket
+	b    *objects
 	body io.Reader
 }
 
@@ -121,55 +99,7 @@ func (r *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-var errorCode = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9.]{0,63}$`)
-
-// failed classifies the error of a request. It quotes nothing of the answer but the code of the error. Errors that
-// another request would meet, too, are permanent.
-func (b *bucket) failed(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	switch {
-	case fault.Is(err, fault.Forbidden):
-		return operators.Permanent(fault.New(fault.Forbidden,
-			"%s of bucket %s: %s may not be reached: its address is not public", what, b.Bucket, b.url.Hostname()).
-			WithHint("an admin can allow its network in the server's config"))
-	case fault.Is(err, fault.TooLarge):
-		return err
-	}
-
-	var (
-		answered *smithyhttp.ResponseError
-		api      smithy.APIError
-	)
-	status, code := 0, ""
-	if errors.As(err, &answered) && answered.Response != nil {
-		status = answered.HTTPStatusCode()
-	}
-	if errors.As(err, &api) && errorCode.MatchString(api.ErrorCode()) {
-		code = api.ErrorCode()
-	}
-
-	at := fmt.Sprintf("%s of bucket %s at %s", what, b.Bucket, b.url.Host)
-	switch {
-	case status == 0, status/100 == 2: // it is gone, or what it sends is cut or no XML
-		return fault.New(fault.Unavailable, "%s: the server does not answer as S3 does", at)
-	case code == "NoSuchBucket":
-		return operators.Permanent(fault.New(fault.NotFound, "%s: there is no such bucket", at))
-	case status == http.StatusNotFound:
-		return fault.New(fault.NotFound, "%s: it is not there", at)
-	}
-
-	said := fault.New(fault.Unavailable, "%s: the server answered %d %s", at, status, code)
-	switch {
-	case status == http.StatusForbidden, status == http.StatusUnauthorized:
-		return operators.Permanent(said.WithHint(
-			"its key needs s3:ListBucket on the bucket and s3:GetObject on the objects"))
-	case status/100 == 3:
-		return operators.Permanent(said.WithHint(
-			"name the bucket's `region` or `endpoint`: redirects are not followed"))
-	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500:
-		return said
-	}
-	return operators.Permanent(said)
+// failed classifies the error of a request.
+func (b *objects) failed(ctx context.Context, what string, err error) error {
+	return b.Failed(ctx, what, "s3:ListBucket on the bucket and s3:GetObject on the objects", err)
 }

@@ -1,15 +1,11 @@
 package s3source
 
 import (
-	"cmp"
-	"net/url"
-	"path"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/bucket"
 )
 
 const configSchema = `{
@@ -17,19 +13,11 @@ const configSchema = `{
   "type": "object",
   "additionalProperties": false,
   "required": ["bucket", "pattern", "format"],
-  "properties": {
-    "bucket": {"type": "string", "minLength": 1, "description": "The bucket to read."},
+  "properties": {` + bucket.Schema + `,
     "prefix": {"type": "string", "minLength": 1, "maxLength": 1024,
       "description": "What the keys of the objects begin with, as it is; a folder's ends in a slash."},
     "pattern": {"type": "string", "minLength": 1, "maxLength": 1024,
       "description": "The rest of the keys; * and ? match within names; {date}, {month}, {hour}, {key} set the partition."},
-    "endpoint": {"type": "string", "pattern": "^https?://",
-      "description": "URL of the S3 server; that of AWS in the region by default."},
-    "region": {"type": "string", "pattern": "^[a-z0-9-]{1,63}$",
-      "description": "The bucket's region; us-east-1 by default."},
-    "access_key_id": {"type": "string", "minLength": 1,
-      "description": "The id of the key to sign with; it may be {secret: NAME}. Without one, requests are not signed."},
-    "secret_access_key": {"type": "string", "minLength": 1, "description": "The key, as {secret: NAME}."},
     "ascending_keys": {"type": "boolean",
       "description": "New objects come last in the order of keys, so a listing goes on where all was read; false by default."},
     "list_all_every": {"type": "string", "minLength": 2,
@@ -41,29 +29,21 @@ const configSchema = `{
 
 const (
 	defaultMaxBytes = 16 << 30
-	defaultRegion   = "us-east-1"
 	defaultListAll  = time.Hour
 )
 
 type config struct {
 	operators.FileRows
-	Bucket          string `json:"bucket"`
-	Prefix          string `json:"prefix"`
-	Pattern         string `json:"pattern"`
-	Endpoint        string `json:"endpoint"`
-	Region          string `json:"region"`
-	AccessKeyID     any    `json:"access_key_id"`
-	SecretAccessKey any    `json:"secret_access_key"`
-	AscendingKeys   bool   `json:"ascending_keys"`
-	ListAllEvery    string `json:"list_all_every"`
-	MaxBytes        int64  `json:"max_bytes"`
+	bucket.Address
+	Prefix        string `json:"prefix"`
+	Pattern       string `json:"pattern"`
+	AscendingKeys bool   `json:"ascending_keys"`
+	ListAllEvery  string `json:"list_all_every"`
+	MaxBytes      int64  `json:"max_bytes"`
 
 	names   operators.NamePattern
-	url     *url.URL // of the server
 	listAll time.Duration
 }
-
-var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`)
 
 func parse(given map[string]any) (c config, fault *dag.ConfigError) {
 	if err := operators.DecodeConfig(given, &c); err != nil {
@@ -72,25 +52,13 @@ func parse(given map[string]any) (c config, fault *dag.ConfigError) {
 	if err := c.FileRows.Check(); err != nil {
 		return c, err
 	}
-	if !bucketName.MatchString(c.Bucket) {
-		return c, &dag.ConfigError{Key: "bucket", Message: "it must be the name of a bucket alone, such as acme-data"}
-	}
-	if _, secret := c.SecretAccessKey.(map[string]any); c.SecretAccessKey != nil && !secret {
-		return c, &dag.ConfigError{Key: "secret_access_key", Message: "a key is not written into a document: " +
-			"write { secret: NAME }"}
-	}
-	if (c.AccessKeyID == nil) != (c.SecretAccessKey == nil) {
-		return c, &dag.ConfigError{Key: "secret_access_key", Message: "access_key_id and secret_access_key go together"}
+	if err := c.Address.Check(); err != nil {
+		return c, err
 	}
 
 	var err error
 	if c.names, err = operators.CompileNamePattern(c.Pattern); err != nil {
 		return c, &dag.ConfigError{Key: "pattern", Message: err.Error()}
-	}
-	if c.url, err = url.Parse(endpoint(given)); err != nil || c.url.Host == "" || c.url.User != nil ||
-		path.Clean("/"+c.url.Path) != "/" || c.url.RawQuery != "" {
-		return c, &dag.ConfigError{Key: "endpoint", Message: "it must be the URL of a server alone, such as " +
-			"https://s3.example.com"}
 	}
 	if c.listAll = defaultListAll; c.ListAllEvery != "" {
 		if c.listAll, err = time.ParseDuration(c.ListAllEvery); err != nil || c.listAll <= 0 {
@@ -98,13 +66,6 @@ func parse(given map[string]any) (c config, fault *dag.ConfigError) {
 		}
 	}
 	return c, nil
-}
-
-// endpoint returns the URL of the server that a config names.
-func endpoint(given map[string]any) string {
-	text, _ := given["endpoint"].(string)
-	region, _ := given["region"].(string)
-	return cmp.Or(strings.TrimSuffix(text, "/"), "https://s3."+cmp.Or(region, defaultRegion)+".amazonaws.com")
 }
 
 // checkJob refuses a pattern whose objects could never be given to a partition, and one in whose order of keys a

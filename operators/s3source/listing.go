@@ -109,7 +109,7 @@ func (p position) advance(groups []group, units []operators.Unit, known map[stri
 
 // groups lists the objects behind a key by partition. Where keys ascend, the groups are in the order of their keys,
 // otherwise in that of their partitions.
-func (b *bucket) groups(ctx context.Context, by dag.Partitioning, after string) ([]group, error) {
+func (b *objects) groups(ctx context.Context, by dag.Partitioning, after string) ([]group, error) {
 	var groups []group
 	at, previous := map[string]int{}, after
 	err := b.list(ctx, after, func(key string, o types.Object) error {
@@ -143,7 +143,7 @@ func (b *bucket) groups(ctx context.Context, by dag.Partitioning, after string) 
 }
 
 // list calls each for all objects whose keys begin as those that the config selects, behind a key.
-func (b *bucket) list(ctx context.Context, after string, each func(key string, o types.Object) error) error {
+func (b *objects) list(ctx context.Context, after string, each func(key string, o types.Object) error) error {
 	in := &s3.ListObjectsV2Input{Bucket: &b.Bucket, EncodingType: types.EncodingTypeUrl}
 	if begin := b.Prefix + b.names.Fixed(); begin != "" {
 		in.Prefix = &begin
@@ -190,7 +190,7 @@ func (b *bucket) list(ctx context.Context, after string, each func(key string, o
 // pageFor is how long a server may take for a page.
 const pageFor = time.Minute
 
-func (b *bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+func (b *objects) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageFor)
 	defer cancel()
 	return b.client.ListObjectsV2(ctx, in)

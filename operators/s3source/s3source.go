@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/bucket"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -36,8 +37,9 @@ func (*operator) Spec() dag.OperatorSpec {
 	spec := operators.ReadsFiles(dag.OperatorSpec{
 		Name: "s3_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(configSchema),
-		Operational:  []string{"access_key_id", "secret_access_key", "ascending_keys", "list_all_every", "max_bytes"},
-		SecretsTo:    endpoint,
+		Operational: []string{"access_key_id", "secret_access_key", "path_style", "ascending_keys",
+			"list_all_every", "max_bytes"},
+		SecretsTo: bucket.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parse(given)
 			return given, err
@@ -106,7 +108,7 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 
 // objectsOf returns the keys of the task's unit. A task that was created without an enumeration reads those of its
 // partition.
-func objectsOf(ctx context.Context, t *operators.Task, b *bucket) ([]string, error) {
+func objectsOf(ctx context.Context, t *operators.Task, b *objects) ([]string, error) {
 	var u unit
 	if len(t.Payload) > 0 {
 		if err := json.Unmarshal(t.Payload, &u); err != nil {

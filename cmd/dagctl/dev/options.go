@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
@@ -46,6 +47,16 @@ func completeConfig(cfg *server.Config, dags []*dagfile.File, data *dataFolder, 
 	cfg.Storage.Root = cmp.Or(cfg.Storage.Root, data.path("storage"))
 	cfg.Runtimes, own = mapRuntimes(cfg.Runtimes, dags)
 
+	if len(cfg.ExportRoots[orgSlug]) == 0 {
+		exports := data.path("exports")
+		if err := os.MkdirAll(exports, 0o755); err != nil {
+			return nil, err
+		}
+		if cfg.ExportRoots == nil {
+			cfg.ExportRoots = map[string][]string{}
+		}
+		cfg.ExportRoots[orgSlug] = []string{exports}
+	}
 	if len(cfg.SecretKeys) == 0 {
 		key, err := data.secretsKey()
 		if err != nil {

@@ -47,6 +47,8 @@ type Config struct {
 	Runtimes  RuntimesConfig      `yaml:"runtimes"` // by the names that DAG files use
 	Tasks     TasksConfig         `yaml:"tasks"`
 	FileRoots map[string][]string `yaml:"file_roots"` // org slug → folders that its file sources may read
+	// ExportRoots are the folders that each org's exports may write, by its slug.
+	ExportRoots map[string][]string `yaml:"export_roots"`
 
 	Storage      StorageConfig      `yaml:"storage"`
 	Operators    OperatorsConfig    `yaml:"operators"`
@@ -356,7 +358,7 @@ func (cfg *Config) OperatorOptions() operators.Options {
 	return operators.Options{
 		Command: cfg.commandOptions(), AllowedAddresses: cfg.Operators.AllowedAddresses,
 		MemoryLimit: cfg.Operators.MemoryMB << 20, Threads: cfg.Operators.Threads,
-		ReuseByColumn: cfg.Operators.ReuseByColumn,
+		ReuseByColumn: cfg.Operators.ReuseByColumn, ExportRoots: cfg.ExportRoots,
 	}
 }
 

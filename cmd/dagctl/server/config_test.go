@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,6 +60,40 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds",
 		"identity.session_idle_hours", "identity.session_days", "limits", "weights",
 		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days", "usage_retention_days", "log"}, places)
+}
+
+// What one org exports is apart from the storage and from the folders of other orgs, wherever links lead.
+func TestExportRootsAreApart(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir := func(name string) string {
+		path := filepath.Join(base, name)
+		require.NoError(t, os.MkdirAll(path, 0o700))
+		return path
+	}
+	storage, landing, shared := dir("storage"), dir("landing"), dir("shared")
+	require.NoError(t, os.Symlink(storage, filepath.Join(base, "link")))
+	for root, why := range map[string]string{
+		shared:                         "",
+		dir("landing/acme"):            "file_roots.umbrella have files in common",
+		dir("storage/exports"):         "storage.root have files in common",
+		base:                           "storage.root have files in common",
+		filepath.Join(base, "link"):    "storage.root have files in common",
+		dir("theirs/sub"):              "export_roots.umbrella have files in common",
+		"relative":                     "not an absolute path",
+		filepath.Join(base, "nowhere"): "not a folder here",
+	} {
+		cfg := Config{Storage: StorageConfig{Root: storage}, FileRoots: map[string][]string{"umbrella": {landing}},
+			ExportRoots: map[string][]string{"acme": {root}, "umbrella": {dir("theirs")}}}
+		var found problems
+		cfg.checkExportRoots(&found)
+		text := fmt.Sprint(found)
+		if why == "" {
+			require.Empty(t, found)
+			continue
+		}
+		require.Contains(t, text, why, root)
+	}
 }
 
 // Browsers send the name of a host in ASCII, whatever the config says.

@@ -55,6 +55,7 @@ func (cfg *Config) Validate() error {
 	cfg.checkAddresses(&found)
 	cfg.checkRemote(&found)
 	cfg.checkFileRoots(&found)
+	cfg.checkExportRoots(&found)
 	cfg.OpenLineage.check(&found)
 
 	if cfg.Operators.MemoryMB < 64 {
@@ -196,6 +197,62 @@ func (cfg *Config) checkFileRoots(found *problems) {
 	}
 }
 
+// checkExportRoots refuses folders in which an export could overwrite what is no export of its org.
+func (cfg *Config) checkExportRoots(found *problems) {
+	for _, org := range slices.Sorted(maps.Keys(cfg.ExportRoots)) {
+		for _, root := range cfg.ExportRoots[org] {
+			name := "export_roots." + org
+			switch info, err := os.Stat(root); {
+			case !filepath.IsAbs(root):
+				found.add(name, "%q is not an absolute path", root)
+			case err != nil || !info.IsDir():
+				found.add(name, "%q is not a folder here", root)
+			default:
+				cfg.checkExportRoot(org, root, found)
+			}
+		}
+	}
+}
+
+func (cfg *Config) checkExportRoot(org, root string, found *problems) {
+	name := "export_roots." + org
+	if cfg.Storage.Root != "" && overlap(root, cfg.Storage.Root) {
+		found.add(name, "%q and storage.root have files in common", root)
+	}
+
+	meets := func(other string) bool { return overlap(root, other) }
+	for _, of := range []struct {
+		kind string
+		all  map[string][]string
+	}{{"export_roots", cfg.ExportRoots}, {"file_roots", cfg.FileRoots}} {
+		for _, other := range slices.Sorted(maps.Keys(of.all)) {
+			if other != org && slices.ContainsFunc(of.all[other], meets) {
+				found.add(name, "%q and %s.%s have files in common: what one org exports is not the other's", root,
+					of.kind, other)
+			}
+		}
+	}
+}
+
+// overlap reports whether one of two folders is in the other, wherever links lead.
+func overlap(a, b string) bool {
+	real := func(path string) string {
+		if abs, err := filepath.Abs(path); err == nil {
+			path = abs
+		}
+		if followed, err := filepath.EvalSymlinks(path); err == nil {
+			path = followed
+		}
+		return path
+	}
+	a, b = real(a), real(b)
+	in := func(a, b string) bool {
+		relative, err := filepath.Rel(a, b)
+		return err == nil && filepath.IsLocal(relative)
+	}
+	return in(a, b) || in(b, a)
+}
+
 func (c OpenLineageConfig) check(found *problems) {
 	for _, org := range slices.Sorted(maps.Keys(c)) {
 		u, err := url.Parse(c[org].URL)
@@ -256,6 +313,7 @@ func (cfg *Config) warnOfOrgs(ctx context.Context, owner *pgxpool.Pool, log *slo
 		orgs []string
 	}{
 		{"file_roots", slices.Sorted(maps.Keys(cfg.FileRoots))},
+		{"export_roots", slices.Sorted(maps.Keys(cfg.ExportRoots))},
 		{"operators.allow_command", cfg.Operators.AllowCommand},
 		{"identity.providers", cfg.providerOrgs()},
 		{"openlineage", slices.Sorted(maps.Keys(cfg.OpenLineage))},

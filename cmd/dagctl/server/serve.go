@@ -47,11 +47,12 @@ config file. Any number of servers can run on one database; none holds state. Ev
 
 // serveFlags are the flags of `dagctl serve`.
 type serveFlags struct {
-	path      string // of the config file
-	migrate   bool
-	fields    Config // the fields of the config that have a flag, see flagFields
-	fileRoots []string
-	runtimes  []string
+	path        string // of the config file
+	migrate     bool
+	fields      Config // the fields of the config that have a flag, see flagFields
+	fileRoots   []string
+	exportRoots []string
+	runtimes    []string
 }
 
 // flagFields lists, by the name of its flag, how a field of the flags' config goes into that of the server.
@@ -95,6 +96,8 @@ func (s *serveFlags) add(f *pflag.FlagSet, getenv func(string) string) {
 		"map a runtime of DAG files, NAME=in-process or NAME=poll (repeatable)")
 	f.StringArrayVar(&s.fileRoots, "file-root", nil,
 		"folder that an org's file sources may read, ORG=DIR (repeatable)")
+	f.StringArrayVar(&s.exportRoots, "export-root", nil,
+		"folder that an org's exports may write, ORG=DIR (repeatable)")
 }
 
 // config returns the config of the file and the environment, changed by the flags that were given.
@@ -108,10 +111,14 @@ func (s *serveFlags) config(given func(flag string) bool, getenv func(string) st
 			set(&cfg, &s.fields)
 		}
 	}
+
 	if err := cfg.addRuntimes(s.runtimes); err != nil {
 		return cfg, err
 	}
-	return cfg, cfg.AddFileRoots(s.fileRoots)
+	if err := cfg.AddFileRoots(s.fileRoots); err != nil {
+		return cfg, err
+	}
+	return cfg, cfg.AddExportRoots(s.exportRoots)
 }
 
 func (cfg *Config) addRuntimes(flags []string) error {
@@ -127,19 +134,28 @@ func (cfg *Config) addRuntimes(flags []string) error {
 
 // AddFileRoots adds the folders that --file-root flags name, each as ORG=DIR.
 func (cfg *Config) AddFileRoots(flags []string) error {
+	return addRoots(&cfg.FileRoots, "--file-root", flags)
+}
+
+// AddExportRoots adds the folders that --export-root flags name, each as ORG=DIR.
+func (cfg *Config) AddExportRoots(flags []string) error {
+	return addRoots(&cfg.ExportRoots, "--export-root", flags)
+}
+
+func addRoots(roots *map[string][]string, name string, flags []string) error {
 	for _, flag := range flags {
 		org, dir, ok := strings.Cut(flag, "=")
 		if !ok || org == "" || dir == "" {
-			return fault.New(fault.Invalid, "--file-root %q is not ORG=DIR", flag)
+			return fault.New(fault.Invalid, "%s %q is not ORG=DIR", name, flag)
 		}
 		abs, err := filepath.Abs(dir)
 		if err != nil {
-			return fault.New(fault.Invalid, "--file-root %q: %w", flag, err)
+			return fault.New(fault.Invalid, "%s %q: %w", name, flag, err)
 		}
-		if cfg.FileRoots == nil {
-			cfg.FileRoots = map[string][]string{}
+		if *roots == nil {
+			*roots = map[string][]string{}
 		}
-		cfg.FileRoots[org] = append(cfg.FileRoots[org], abs)
+		(*roots)[org] = append((*roots)[org], abs)
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ type Options struct {
 	memoryMB      int64
 	allowCommand  string // orgs, separated by commas
 	fileRoots     []string
+	exportRoots   []string
 	Roots         func(org, dag string) []string // folders that file sources may read, from fileRoots
 	healthAddress string
 	log           server.LogConfig
@@ -99,6 +100,8 @@ Your own functions, for jobs of operator handler, run in workers that you build 
 	f.Int64Var(&o.Builtin.UDF.MemoryMB, "udf-memory-mb", 4096, "maximum memory that a job may request for users' code")
 	f.StringArrayVar(&o.fileRoots, "file-root", nil,
 		"folder that an org's file sources may read on this machine, ORG=DIR (repeatable)")
+	f.StringArrayVar(&o.exportRoots, "export-root", nil,
+		"folder that an org's exports may write on this machine, ORG=DIR (repeatable)")
 	f.StringVar(&o.log.Level, "log-level", server.DefaultLog.Level, "debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", server.DefaultLog.Format, "json or text")
 	cmd.AddCommand(workerConformanceCommand(c))
@@ -180,7 +183,11 @@ func readWorkerOptions(c *cli.CLI, o *Options) error {
 	if err := roots.AddFileRoots(o.fileRoots); err != nil {
 		return err
 	}
+	if err := roots.AddExportRoots(o.exportRoots); err != nil {
+		return err
+	}
 
+	o.Builtin.ExportRoots = roots.ExportRoots
 	o.Version, o.Builtin.MemoryLimit, o.Roots = cli.Version(), o.memoryMB<<20, roots.Roots
 	return nil
 }
