@@ -110,7 +110,8 @@ var mayImport = map[string][]string{
 	"operators":          {"operators/textfile", "dag", "engine", "storage", "worker/protocol", anyInternal},
 	"operators/textfile": {anyInternal},
 	"operators/standard": {"operators", "operators/blockfollower", "operators/evmrangeingest", "operators/httpapi",
-		"operators/integritycheck", "operators/parquetcompact", "operators/postgresload", "operators/postgresquery",
+		"operators/integritycheck", "operators/mysqlquery", "operators/parquetcompact", "operators/postgresload",
+		"operators/postgresquery",
 		"operators/rangeaggregator", "operators/rangesplitter", "operators/s3source", "operators/webhook"},
 	"operators/blockfollower":             {"operators", "operators/evm", "dag", anyInternal},
 	"operators/evm":                       {"operators", "operators/patience", "engine", "dag", anyInternal},
@@ -120,7 +121,9 @@ var mayImport = map[string][]string{
 	"operators/parquetcompact":            {"operators", "engine", "dag", anyInternal},
 	"operators/patience":                  {"operators", anyInternal},
 	"operators/postgresload":              {"operators", "dag", "storage", anyInternal},
-	"operators/postgresquery":             {"operators", "operators/textfile", "dag", anyInternal},
+	"operators/mysqlquery":                {"operators", "operators/remotequery", "operators/textfile", "dag", anyInternal},
+	"operators/postgresquery":             {"operators", "operators/remotequery", "operators/textfile", "dag", anyInternal},
+	"operators/remotequery":               {"operators", "operators/textfile", "dag", anyInternal},
 	"operators/rangeaggregator":           {"operators", "operators/ranges"},
 	"operators/ranges":                    {"operators", "dag", anyInternal},
 	"operators/rangesplitter":             {"operators", "operators/ranges"},
@@ -156,6 +159,7 @@ var mayImport = map[string][]string{
 	"internal/testbrowser": {"internal/testserver", anyInternal},
 	"internal/testdb":      {"migrations", "internal/pgdev", anyInternal},
 	"internal/testgeth":    {"internal/testserver", anyInternal},
+	"internal/testmysql":   {anyInternal},
 	"internal/testoidc":    {"internal/testserver", anyInternal},
 	"internal/tests3":      {"internal/testserver", anyInternal},
 	"bench":                {everything},
@@ -165,7 +169,7 @@ var mayImport = map[string][]string{
 // confined are packages that only those who name them may import. engine/inside has DuckDB in it, and only programs that
 // can be engines may.
 var confined = []string{"engine/inside", "internal/duck", "internal/pgdev", "internal/testaws", "internal/testbrowser",
-	"internal/testdb", "internal/testgeth", "internal/testoidc", "internal/tests3", "internal/testserver"}
+	"internal/testdb", "internal/testgeth", "internal/testmysql", "internal/testoidc", "internal/tests3", "internal/testserver"}
 
 // duckDB are the rooms that talk with DuckDB's driver.
 var duckDB = []string{"internal/duck", "engine/inside"}
