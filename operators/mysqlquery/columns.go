@@ -86,8 +86,12 @@ type column struct {
 func (c config) choose(found []mysqlremote.Column, standing []textfile.Column) ([]column, error) {
 	names := make([]string, len(found))
 	for i, f := range found {
-		names[i] = f.Name
+		if names[i] = f.Name; f.Name == "" {
+			return nil, fault.New(fault.Invalid, "column %d of the query has no name", i+1).
+				WithHint("give it one: expression AS name")
+		}
 	}
+
 	choices, err := c.Choose(names, standing)
 	if err != nil {
 		return nil, err

@@ -105,6 +105,7 @@ func TestMySQLQueryConforms(t *testing.T) {
 		fails(query("a writing function", "SELECT wipes() AS x", nil), "READ ONLY transaction"),
 		fails(query("a sequence", "SELECT nextval(s) AS x", nil), "READ ONLY transaction"),
 		fails(query("two columns of a name", "SELECT 1 AS a, 2 AS A", nil), `two columns "A"`),
+		fails(query("a column without a name", "SELECT 1 AS a, ''", nil), "column 2 of the query has no name"),
 		fails(query("a column that is not there", "SELECT 1 AS a", map[string]any{"columns": []any{"b"}}),
 			"the query has a"),
 		fails(query("a type of no column", "SELECT 1 AS a", types("b", "BIGINT")), "which the query does not have"),

@@ -61,10 +61,10 @@ func (m *mover) value(i int, v driver.Value) (moved []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if !utf8.Valid(written) {
+		return nil, errNotText
+	}
 	if c.of.Kind == textfile.Text {
-		if !utf8.Valid(written) {
-			return nil, errNotText
-		}
 		return written, nil
 	}
 	if c.class == text && !canonical(written, c.of.Kind) {
