@@ -179,6 +179,8 @@ func TestValuesAreExact(t *testing.T) {
 		{of: "set('a','b')", literal: "'a,b'", fails: "is a SET"},
 		{of: "geometry", literal: "ST_GeomFromText('POINT(1 2)')", fails: "is a GEOMETRY, which is not read as it is"},
 		{of: "decimal(65,30)", literal: "1", fails: "is a DECIMAL(65,30), which no type holds"},
+		{of: "decimal(10,2) unsigned", literal: "9999999.99", want: "('DECIMAL(9,2)', 9999999.99)"},
+		{of: "decimal(10,2) unsigned", literal: "10000000.00", fails: "has a value that does not fit DECIMAL(9,2)"},
 	})
 }
 
