@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install what tests talk to and is not written in Go: the servers that tools/*/package-lock.json pin, beside them, a
-# Node for .cache where this machine has none or one too old, and a browser. Says nothing when nothing is missing.
+# Node for .cache where this machine has none or one too old, a browser, and MariaDB. Says nothing when nothing is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -57,6 +57,24 @@ get_npm() {
 	fi
 }
 
+# MariaDB, where internal/testmysql looks for it.
+has_mariadb() {
+	PATH="$PATH:/usr/sbin:/usr/libexec:/opt/homebrew/opt/mariadb/bin:/usr/local/opt/mariadb/bin:/usr/local/mysql/bin"
+	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null
+}
+
+get_mariadb() {
+	(has_mariadb) && return 0
+	if [ "$(uname -s)" != Darwin ] && command -v apt-get >/dev/null; then
+		# The programs without the service; the tests start servers of their own.
+		apt_install mariadb-server-core
+	elif command -v brew >/dev/null; then
+		say "installing with Homebrew: mariadb"
+		brew install --quiet mariadb
+	fi
+	(has_mariadb) || { say "install MariaDB, for example: dnf install mariadb-server"; exit 1; }
+}
+
 for lock in tools/*/package-lock.json; do
 	folder=${lock%/*}
 	cmp -s "$lock" "$folder/node_modules/.installed" && continue
@@ -69,5 +87,6 @@ for lock in tools/*/package-lock.json; do
 	(PATH="$own:$PATH" && cd "$folder" && npm ci --no-fund --no-audit --loglevel=error >/dev/null)
 	cp "$lock" "$folder/node_modules/.installed"
 done
+get_mariadb
 has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
 get_browser

@@ -110,6 +110,12 @@ func (w *Writer) Row(row []driver.Value) (err error) {
 	return err
 }
 
+// Append appends a value of a column as a RawWriter takes it. The value is in the form of what Give selects, and not
+// NULL. One that Postgres cannot hold is an error.
+func (t Table) Append(to []byte, column int, v any) ([]byte, error) {
+	return t.wires[column].put(to, v)
+}
+
 // End ends the format.
 func (w *Writer) End() error {
 	_, err := w.to.Write(binary.BigEndian.AppendUint16(nil, copyEnd))

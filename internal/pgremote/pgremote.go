@@ -1,19 +1,16 @@
 // Package pgremote connects to PostgreSQL databases of users, which their configs name.
 //
 // Vocabulary: an Address is what a config says of such a database. Nothing of it comes from the server's environment,
-// and connections go only where the server's dialer goes. It owns no tables.
+// and connections go only where the server's dialer goes. See package remotedb for what all kinds have in common. It
+// owns no tables.
 package pgremote
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,87 +19,29 @@ import (
 
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/remotedb"
 )
 
 // Address is a database and who logs in to it.
-type Address struct {
-	Host     string `json:"host"`
-	Port     uint16 `json:"port"` // 0: 5432
-	Database string `json:"database"`
-	User     string `json:"user"`
-	Password any    `json:"password"` // {secret: NAME}; nil: none
-	SSLMode  string `json:"sslmode"`  // empty: verify-full
-	CA       string `json:"ca"`       // PEM; empty: the system's authorities
-}
+type Address struct{ remotedb.Address }
 
-// The values of Address.SSLMode.
-const (
-	verifyFull = "verify-full"
-	require    = "require"
-	disable    = "disable"
-)
+// usualPort is PostgreSQL's.
+const usualPort = 5432
 
 // Schema is the part of a config schema that describes an Address.
-const Schema = `
-    "host": {"type": "string", "pattern": "^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?$",
-      "description": "Name or IP address of the database's server."},
-    "port": {"type": "integer", "minimum": 1, "maximum": 65535, "description": "The server's port; 5432 by default."},
-    "database": {"type": "string", "minLength": 1, "maxLength": 63, "description": "Name of the database."},
-    "user": {"type": "string", "minLength": 1, "maxLength": 63, "description": "The role that logs in."},
-    "password": {"type": "string",
-      "description": "The role's password: {secret: NAME}, which an admin has bound to HOST:PORT, or to http://HOST:PORT where sslmode is not verify-full."},
-    "sslmode": {"enum": ["verify-full", "require", "disable"],
-      "description": "verify-full, the default: TLS, and the certificate has to be the host's. require: TLS with whoever answers. disable: no TLS."},
-    "ca": {"type": "string", "minLength": 1,
-      "description": "verify-full: certificates in PEM of the authorities to trust; those of the system by default."}`
+var Schema = remotedb.Schema(usualPort, "role", 63)
 
-// Operational are the fields of an Address that cannot change what a query returns.
-var Operational = []string{"password", "sslmode", "ca"}
-
-// Check checks what the schema cannot express.
-func (a Address) Check() error {
-	switch a.Password.(type) {
-	case nil, map[string]any:
-	default:
-		return errors.New("a password is {secret: NAME}: a DAG file is no place for its text")
-	}
-
-	if a.CA == "" {
-		return nil
-	}
-	if a.verified() && x509.NewCertPool().AppendCertsFromPEM([]byte(a.CA)) {
-		return nil
-	}
-	return errors.New("ca is for sslmode verify-full, and has certificates in PEM")
-}
-
-// URL returns where a password goes, in the form that secrets are bound to: https stands for a server that proves to
-// be the one of that name, http for anything less.
-func (a Address) URL() *url.URL {
-	scheme := "http"
-	if a.verified() {
-		scheme = "https"
-	}
-	return &url.URL{Scheme: scheme, Host: a.hostPort(), Path: "/"}
-}
+// URL returns where a password goes, as remotedb.Address.URL does.
+func (a Address) URL() *url.URL { return a.Address.URL(usualPort) }
 
 // SecretsTo returns where the password of a config that holds an Address goes; empty if it holds none.
-func SecretsTo(config map[string]any) string {
-	var a Address
-	text, err := json.Marshal(config)
-	if err != nil || json.Unmarshal(text, &a) != nil {
-		return ""
-	}
-	return a.URL().String()
-}
+func SecretsTo(config map[string]any) string { return remotedb.SecretsTo(config, usualPort) }
 
-func (a Address) verified() bool { return a.SSLMode == "" || a.SSLMode == verifyFull }
-
-func (a Address) hostPort() string { return net.JoinHostPort(a.Host, strconv.Itoa(int(a.port()))) }
+func (a Address) hostPort() string { return a.HostPort(usualPort) }
 
 func (a Address) port() uint16 {
 	if a.Port == 0 {
-		return 5432
+		return usualPort
 	}
 	return a.Port
 }
@@ -128,10 +67,10 @@ func (a Address) Connect(ctx context.Context, d *dial.Dialer, password, applicat
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: 500 * time.Millisecond}
 	}
 	// Who is not known to be the database gets no password in clear text.
-	if cfg.RequireAuth = "none,md5,scram-sha-256"; a.verified() {
+	if cfg.RequireAuth = "none,md5,scram-sha-256"; a.Verified() {
 		cfg.RequireAuth = ""
 	}
-	if cfg.TLSConfig, err = a.tls(); err != nil {
+	if cfg.TLSConfig, err = a.TLS(); err != nil {
 		return nil, err
 	}
 
@@ -140,22 +79,6 @@ func (a Address) Connect(ctx context.Context, d *dial.Dialer, password, applicat
 		return nil, a.refused(ctx, err)
 	}
 	return conn, nil
-}
-
-func (a Address) tls() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.Host}
-	switch {
-	case a.SSLMode == disable:
-		return nil, nil
-	case a.SSLMode == require:
-		c.InsecureSkipVerify = true
-	case a.CA != "":
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM([]byte(a.CA)) {
-			return nil, fault.New(fault.Invalid, "ca has no certificate in PEM")
-		}
-	}
-	return c, nil
 }
 
 // refused returns the error of a failed login without what pgconn adds to it.

@@ -20,12 +20,13 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/pgremote"
+	"github.com/dagctl/dagctl/internal/remotedb"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
 )
 
-const configSchema = `{
+var configSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",
   "additionalProperties": false,
@@ -118,7 +119,7 @@ func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "postgres_load", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
-		Operational:  pgremote.Operational,
+		Operational:  remotedb.Operational,
 		CheckJob:     checkJob,
 		SecretsTo:    pgremote.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {

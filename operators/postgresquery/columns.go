@@ -2,7 +2,6 @@ package postgresquery
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -11,7 +10,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/relations"
-	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -88,72 +86,25 @@ func inner(i int) string { return fmt.Sprintf("q.c%d", i) }
 
 // choose returns the columns to write. standing are those that stand; nil: the config and the query decide.
 func (c config) choose(found []pgconn.FieldDescription, standing []textfile.Column) ([]column, error) {
-	if len(found) == 0 {
-		return nil, fault.New(fault.Invalid, "the query has no columns")
-	}
 	names := make([]string, len(found))
 	for i, f := range found {
 		names[i] = f.Name
-		if slices.ContainsFunc(names[:i], func(n string) bool { return sqltext.Same(n, f.Name) }) {
-			return nil, fault.New(fault.Invalid, "the query has two columns %q", f.Name).
-				WithHint("give one of them another name: expression AS name")
-		}
 	}
-	at := func(name string) int {
-		return slices.IndexFunc(names, func(n string) bool { return sqltext.Same(n, name) })
-	}
-	for declared := range c.Types {
-		if at(declared) < 0 {
-			return nil, fault.New(fault.Invalid, "`types` names column %q, which the query does not have", declared)
-		}
-	}
-
-	keep := names
-	if len(c.Columns) > 0 {
-		keep = c.Columns
-	}
-	if err := stands(keep, standing); err != nil {
+	choices, err := c.Choose(names, standing)
+	if err != nil {
 		return nil, err
 	}
-
-	chosen := make([]column, len(keep))
-	for i, name := range keep {
-		from := at(name)
-		if from < 0 {
-			return nil, fault.New(fault.Invalid, "`columns` names %q; the query has %s", name,
-				strings.Join(names[:min(30, len(names))], ", "))
-		}
-		want := c.declared(name)
-		if standing != nil {
-			want = standing[i].Type
-		}
-		var err error
-		if chosen[i], err = choice(name, inner(from), found[from], want); err != nil {
+	chosen := make([]column, len(choices))
+	for i, choice := range choices {
+		if chosen[i], err = columnOf(choice.Name, inner(choice.From), found[choice.From], choice.Type); err != nil {
 			return nil, err
 		}
 	}
 	return chosen, nil
 }
 
-// stands refuses columns that are not those that stand.
-func stands(names []string, standing []textfile.Column) error {
-	if standing == nil {
-		return nil
-	}
-	was := make([]string, len(standing))
-	for i, c := range standing {
-		was[i] = c.Name
-	}
-	if slices.Equal(names, was) {
-		return nil
-	}
-	return fault.New(fault.Invalid, "the query has the columns %s; the dataset has %s",
-		strings.Join(names[:min(30, len(names))], ", "), strings.Join(was[:min(30, len(was))], ", ")).
-		WithHint("list the columns to keep as `columns`; or give the output another name, which begins anew")
-}
-
-// choice returns a column as the wanted DuckDB type; empty: the one that its type in PostgreSQL has.
-func choice(name, value string, f pgconn.FieldDescription, want string) (column, error) {
+// columnOf returns a column as the wanted DuckDB type; empty: the one that its type in PostgreSQL has.
+func columnOf(name, value string, f pgconn.FieldDescription, want string) (column, error) {
 	c := column{Column: relations.Column{Name: name, Type: want}, value: value}
 	of, known := nativeOf(f.DataTypeOID, f.TypeModifier)
 	if want == "" {

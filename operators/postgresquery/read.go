@@ -1,79 +1,77 @@
 package postgresquery
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/pgremote"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/remotequery"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
-// answer is what a query returned.
-type answer struct {
-	columns []column
-	hash    string // of the columns and the rows, in their order
-}
-
 // read runs the query in a transaction that can only read, and writes its rows to a file in PostgreSQL's binary COPY
 // format. They pass through row by row.
-func (o *operator) read(
-	ctx context.Context, t *operators.Task, c config, s statement, standing []textfile.Column, file string,
-) (read answer, err error) {
-	values, err := valuesOf(t, s)
+func (c config) read(
+	ctx context.Context, d *dial.Dialer, t *operators.Task, s remotequery.Statement, standing []textfile.Column,
+	file string,
+) (answer remotequery.Answer, err error) {
+	values, err := s.Values(t, "2006-01-02 15:04:05.999999Z07:00")
 	if err != nil {
-		return read, err
+		return answer, err
 	}
 	word, err := t.SecretTo(c.URL(), c.Password, "config.password")
 	if err != nil {
-		return read, err
+		return answer, err
 	}
-	conn, err := c.Connect(ctx, o.dialer, word, "dagctl "+t.DAG+"/"+t.Job)
+	conn, err := c.Connect(ctx, d, word, "dagctl "+t.DAG+"/"+t.Job)
 	if err != nil {
-		return read, err
+		return answer, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 
 	if _, err := conn.PgConn().Exec(ctx, begin(t)).ReadAll(); err != nil {
-		return read, pgremote.ErrorOf(ctx, c.Host, err)
+		return answer, pgremote.ErrorOf(ctx, c.Host, err)
 	}
-	wrapped := fmt.Sprintf("SELECT * FROM (\n%s\n) AS q", s.text)
+	wrapped := fmt.Sprintf("SELECT * FROM (\n%s\n) AS q", s.Text)
 	described, err := conn.PgConn().Prepare(ctx, "", wrapped, nil)
 	if err != nil {
-		return read, atLine(pgremote.ErrorOf(ctx, c.Host, err), err, wrapped)
+		return answer, atLine(pgremote.ErrorOf(ctx, c.Host, err), err, wrapped)
 	}
-	if read.columns, err = c.choose(slices.Clone(described.Fields), standing); err != nil {
-		return read, err
+	columns, err := c.choose(slices.Clone(described.Fields), standing)
+	if err != nil {
+		return answer, err
+	}
+	for _, column := range columns {
+		answer.Columns = append(answer.Columns, column.Column)
 	}
 
-	selected, looks := selection(s.text, len(described.Fields), read.columns)
+	selected, looks := selection(s.Text, len(described.Fields), columns)
 	if _, err = conn.PgConn().Prepare(ctx, "", selected, nil); err != nil {
-		return read, pgremote.ErrorOf(ctx, c.Host, err)
+		return answer, pgremote.ErrorOf(ctx, c.Host, err)
 	}
 
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	rows := conn.PgConn().ExecPrepared(reading, "", values, nil, []int16{1})
-	read.hash, err = c.save(rows, read.columns, looks, file)
+	parameters := make([][]byte, len(values))
+	for i, value := range values {
+		parameters[i] = []byte(value)
+	}
+	rows := conn.PgConn().ExecPrepared(reading, "", parameters, nil, []int16{1})
+	answer.Hash, err = c.save(rows, answer.Columns, columns, looks, file)
 	if err != nil {
 		stop() // the rest of the rows is not waited for
 	}
@@ -81,7 +79,7 @@ func (o *operator) read(
 	if err == nil || ctx.Err() != nil {
 		err = pgremote.ErrorOf(ctx, c.Host, closed)
 	}
-	return read, err
+	return answer, err
 }
 
 // begin returns the statements that begin a run: nothing can be written, the statement ends with the task's time, and
@@ -115,46 +113,17 @@ func atLine(shown, err error, wrapped string) error {
 	return fault.New(fault.Invalid, "config.query, line %d: %s", line, shown)
 }
 
-// valuesOf returns the parameters of a statement as text.
-func valuesOf(t *operators.Task, s statement) ([][]byte, error) {
-	p := t.Partition
-	if p == nil {
-		p = &operators.PartitionRange{Key: dag.WholeKey}
-	}
-
-	values := make([][]byte, len(s.uses))
-	for i, name := range s.uses {
-		at := map[string]*time.Time{"start": p.Start, "end": p.End}[name]
-		switch {
-		case name == "partition":
-			values[i] = []byte(p.Key)
-		case at == nil:
-			return nil, operators.Permanent(fault.New(fault.Invalid, "partition %q has no {%s}", p.Key, name))
-		default:
-			values[i] = []byte(at.UTC().Format("2006-01-02 15:04:05.999999Z07:00"))
-		}
-	}
-	return values, nil
-}
-
 // save writes rows to a new file and returns their hash.
-func (c config) save(rows *pgconn.ResultReader, columns []column, looks []look, file string) (string, error) {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (c config) save(
+	rows *pgconn.ResultReader, written []relations.Column, columns []column, looks []look, path string,
+) (string, error) {
+	f, err := remotequery.Create(path, written)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	limit := c.MaxBytes
-	if limit == 0 {
-		limit = defaultMaxBytes
-	}
 
-	hash := sha256.New()
-	if err := json.NewEncoder(hash).Encode(named(columns)); err != nil {
-		return "", err
-	}
-	to := bufio.NewWriterSize(io.MultiWriter(f, hash), 1<<16)
-	w, err := pgcopy.NewRawWriter(to)
+	w, err := pgcopy.NewRawWriter(f)
 	if err != nil {
 		return "", err
 	}
@@ -166,22 +135,14 @@ func (c config) save(rows *pgconn.ResultReader, columns []column, looks []look, 
 		if err := w.Row(row[:len(columns)]); err != nil {
 			return "", err
 		}
-		if w.Written() > limit {
-			return "", operators.Permanent(fault.New(fault.TooLarge, "the rows have more than %d bytes", limit).
-				WithHint("select less, or raise config.max_bytes"))
+		if err := c.TooLarge(w.Written()); err != nil {
+			return "", err
 		}
 	}
-	if err := errors.Join(w.End(), to.Flush(), f.Close()); err != nil {
+	if err := w.End(); err != nil {
 		return "", err
 	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
-}
-
-func named(columns []column) (list [][2]string) {
-	for _, c := range columns {
-		list = append(list, [2]string{c.Name, c.Type})
-	}
-	return list
+	return f.End()
 }
 
 // fits returns an error for a value that its column cannot hold.

@@ -4,25 +4,28 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/operators/remotequery"
 )
 
 func TestPlaceholdersAreParameters(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]statement{
-		"SELECT 1": {text: "SELECT 1"},
+	for query, want := range map[string]remotequery.Statement{
+		"SELECT 1": {Text: "SELECT 1"},
 		"SELECT * FROM t WHERE at >= {start} AND at < {end} OR at = {start}": {
-			"SELECT * FROM t WHERE at >= $1::timestamptz AND at < $2::timestamptz OR at = $1::timestamptz",
-			[]string{"start", "end"}},
-		"SELECT {partition};\n-- done; {start}\n": {"SELECT $1::text\n-- done; {start}\n", []string{"partition"}},
-		"SELECT '{1,2}'::int[], '''', \"a\"\"b\"": {text: "SELECT '{1,2}'::int[], '''', \"a\"\"b\""},
-		`SELECT E'\';', 'a\'`:                     {text: `SELECT E'\';', 'a\'`},
-		"SELECT $$;'$$, $a$ $$; $a$":              {text: "SELECT $$;'$$, $a$ $$; $a$"},
-		"SELECT /* ; /* ' */ */ a$b FROM t":       {text: "SELECT /* ; /* ' */ */ a$b FROM t"},
-		"SELECT (1), (SELECT (2))":                {text: "SELECT (1), (SELECT (2))"},
-		"/* a */ (values (1))":                    {text: "/* a */ (values (1))"},
-		"-- a\nTABLE t":                           {text: "-- a\nTABLE t"},
+			Text: "SELECT * FROM t WHERE at >= $1::timestamptz AND at < $2::timestamptz OR at = $1::timestamptz",
+			Uses: []string{"start", "end"}},
+		"SELECT {partition};\n-- done; {start}\n": {Text: "SELECT $1::text\n-- done; {start}\n",
+			Uses: []string{"partition"}},
+		"SELECT '{1,2}'::int[], '''', \"a\"\"b\"": {Text: "SELECT '{1,2}'::int[], '''', \"a\"\"b\""},
+		`SELECT E'\';', 'a\'`:                     {Text: `SELECT E'\';', 'a\'`},
+		"SELECT $$;'$$, $a$ $$; $a$":              {Text: "SELECT $$;'$$, $a$ $$; $a$"},
+		"SELECT /* ; /* ' */ */ a$b FROM t":       {Text: "SELECT /* ; /* ' */ */ a$b FROM t"},
+		"SELECT (1), (SELECT (2))":                {Text: "SELECT (1), (SELECT (2))"},
+		"/* a */ (values (1))":                    {Text: "/* a */ (values (1))"},
+		"-- a\nTABLE t":                           {Text: "-- a\nTABLE t"},
 	} {
-		got, err := parse(query)
+		got, err := dialect.Parse(query)
 		require.NoError(t, err, query)
 		require.Equal(t, want, got, query)
 	}
@@ -50,7 +53,7 @@ func TestWrongStatements(t *testing.T) {
 		"SELECT $1":                     "$ begins no text",
 		"SELECT 1) AS q; DELETE FROM t": "nothing opens this parenthesis",
 	} {
-		_, err := parse(query)
+		_, err := dialect.Parse(query)
 		require.ErrorContains(t, err, want, query)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/operators/evmrangeingest"
 	"github.com/dagctl/dagctl/operators/httpapi"
 	"github.com/dagctl/dagctl/operators/integritycheck"
+	"github.com/dagctl/dagctl/operators/mysqlquery"
 	"github.com/dagctl/dagctl/operators/parquetcompact"
 	"github.com/dagctl/dagctl/operators/parquetexport"
 	"github.com/dagctl/dagctl/operators/postgresload"
@@ -22,7 +23,8 @@ import (
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){
-		blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New, parquetcompact.New, parquetexport.New,
+		blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New, mysqlquery.New, parquetcompact.New,
+		parquetexport.New,
 		postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New, s3source.New, webhook.New,
 	} {
 		op, err := operator(o)
