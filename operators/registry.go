@@ -91,16 +91,17 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	return c
 }
 
-// perOrg is an operator that looks at configs for each org apart.
-type perOrg interface {
-	forOrg(c dag.Catalog, org dag.Org) dag.Catalog
+// PerOrg is an operator that looks at configs for each org apart.
+type PerOrg interface {
+	// ForOrg returns the catalog whose functions for the operator work for an org.
+	ForOrg(c dag.Catalog, org dag.Org) dag.Catalog
 }
 
 // forOrg returns the catalog whose operators look at configs for an org.
 func (r *Registry) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	for _, name := range r.Names() {
-		if op, ok := r.operators[name].(perOrg); ok {
-			c = op.forOrg(c, org)
+		if op, ok := r.operators[name].(PerOrg); ok {
+			c = op.ForOrg(c, org)
 		}
 	}
 	return c
