@@ -236,6 +236,7 @@ func canonical(given map[string]any, s operators.Statements) (any, *dag.ConfigEr
 					return nil, fault
 				}
 				fault.Key, fault.Within = "rules", []string{fmt.Sprint(i), field}
+				fault.Message = "it is no SQL expression by itself: " + fault.Message
 				found = append(found, fault)
 			}
 			if field == "condition" {

@@ -22,8 +22,11 @@ type mark struct {
 // that is older than another one that was seen tells nothing, and neither does one that is late.
 func decide(known *mark, a alerts.Alert, repeat time.Duration) (send bool, next mark) {
 	if known == nil {
-		if a.Late || a.Status != alerts.Firing {
+		switch {
+		case a.Late:
 			return false, mark{}
+		case a.Status == alerts.Resolved: // so that what is older tells nothing
+			return false, mark{Status: alerts.Resolved, Seen: a.EvaluatedAt}
 		}
 		return true, mark{alerts.Firing, a.EvaluatedAt, 1, a.EvaluatedAt}
 	}
@@ -132,7 +135,7 @@ func (c config) planOf(rows []alerts.Alert, known map[string]mark) plan {
 			}
 			send, next := decide(before, a, s.repeat)
 			if !send {
-				if before != nil && !next.Seen.Equal(before.Seen) {
+				if before == nil && !a.Late || before != nil && !next.Seen.Equal(before.Seen) {
 					p.seen[key] = next
 				}
 				continue
