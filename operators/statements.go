@@ -110,6 +110,7 @@ func (s Statements) Reads(
 		named[asking.Outputs[i]] = query
 	}
 	asking.Config["queries"] = named
+
 	shape, err := s.own.shape(&asking, inputs)
 	wrong = make([]*dag.ConfigError, len(queries))
 	for _, refused := range shape.Refused {

@@ -52,6 +52,7 @@ func (l Ledger) Marks(ctx context.Context, keys []string) (map[string]operators.
 	if err != nil {
 		return nil, fmt.Errorf("look up marks of deliveries: %w", err)
 	}
+
 	marks := make(map[string]operators.Mark, len(found))
 	for _, m := range found {
 		m.Key = byID[m.Key]

@@ -113,6 +113,7 @@ func shape(job *dag.Job, inputs [][]dag.Column, s operators.Statements) (dag.Sha
 	if wrong != nil || len(job.Inputs) != 1 {
 		return known, nil
 	}
+
 	var queries []string
 	for _, r := range c.Rules {
 		queries = append(queries, r.query(job.Inputs[0].As))
@@ -184,6 +185,7 @@ func (c config) stream(t *operators.Task) (string, error) {
 	if kind == dag.ByRange || kind == dag.ByCursor {
 		return "", fault.New(fault.Invalid, "alert_evaluate %s", noRanges)
 	}
+
 	if t.Partition != nil && t.Partition.End != nil {
 		if c.Time != "" {
 			return "", operators.ConfigError(&dag.ConfigError{Key: "time", Message: ownTime})

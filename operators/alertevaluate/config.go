@@ -246,6 +246,7 @@ func canonical(given map[string]any, s operators.Statements) (any, *dag.ConfigEr
 			}
 		}
 	}
+
 	if wrong := found.first(); wrong != nil {
 		return nil, wrong
 	}

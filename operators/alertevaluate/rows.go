@@ -38,6 +38,7 @@ func (c config) at(ctx context.Context, t *operators.Task) (at time.Time, ok boo
 	if len(t.InputFiles[0]) == 0 {
 		return at, false, nil
 	}
+
 	rows, err := t.Ask(ctx, fmt.Sprintf("SELECT epoch_us(max(moment) FILTER (WHERE isfinite(moment))) "+
 		"FROM (SELECT %s::TIMESTAMPTZ AS moment FROM %s)", sqltext.Quote(c.Time), sqltext.Quote(t.Inputs[0].As)), 1)
 	if err != nil || len(rows) == 0 || rows[0][0] == nil {
@@ -67,6 +68,7 @@ func (r rule) look(ctx context.Context, t *operators.Task, to found) error {
 	if err != nil {
 		return fmt.Errorf("rule %s: %w", r.Name, err)
 	}
+
 	for _, row := range rows {
 		which, f, err := r.find(row)
 		if err != nil {

@@ -115,6 +115,7 @@ func (c config) known(
 	if err != nil {
 		return nil, err
 	}
+
 	known := make(map[string]mark, len(marks))
 	for key, stored := range marks {
 		var m mark

@@ -208,6 +208,7 @@ func (r receiver) check(name string, wrong *faults) {
 	case !written && r.Sign != nil:
 		at("sign", "the secret of `url` signs: write it as https://HOST/PATH#KEY, and leave `sign` out")
 	}
+
 	if err := operators.WrittenOut("sign", "key", r.Sign); err != nil {
 		at("sign", err.Message)
 	}
@@ -229,6 +230,7 @@ func secretTo(given map[string]any, name string) (urls []string) {
 		named, ok := field.(map[string]any)
 		return ok && named["secret"] == name
 	}
+
 	for _, of := range slices.Sorted(maps.Keys(c.Receivers)) {
 		r := c.Receivers[of]
 		address, _ := r.URL.(string)

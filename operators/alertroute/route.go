@@ -192,6 +192,7 @@ type bodyData struct {
 func (b batch) bodyOf(id, org, dag, job string) body {
 	m := body{ID: id, Type: "alerts", Data: bodyData{Org: org, DAG: dag, Job: job, Receiver: b.receiver,
 		Status: alerts.Resolved, Severity: alerts.Severities[0], Group: b.group}}
+
 	var titles []string
 	for _, a := range b.alerts {
 		if a.EvaluatedAt.After(m.Timestamp) {

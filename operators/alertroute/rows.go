@@ -34,6 +34,7 @@ func read(ctx context.Context, t *operators.Task) (rows []alerts.Alert, err erro
 	if err != nil {
 		return nil, err
 	}
+
 	for _, row := range found {
 		a, err := alertOf(row)
 		if err != nil {
@@ -103,6 +104,7 @@ func alertOf(row []any) (a alerts.Alert, err error) {
 	case a.Status != alerts.Firing && a.Status != alerts.Resolved:
 		return refuse("status %q is neither firing nor resolved", a.Status)
 	}
+
 	for i, to := range map[int]*time.Time{4: &a.StartedAt, 5: &a.EvaluatedAt} {
 		us, err := strconv.ParseInt(text(i), 10, 64)
 		*to = time.UnixMicro(us).UTC()

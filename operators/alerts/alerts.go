@@ -82,6 +82,7 @@ func ParseLabels(text string) (map[string]string, error) {
 	if text == "" {
 		return labels, nil
 	}
+
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
 		return nil, fmt.Errorf("labels are no JSON object: %w", err)

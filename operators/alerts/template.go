@@ -40,6 +40,7 @@ func ParseTemplate(text string) (t Template, err error) {
 			plain.WriteByte(c)
 		}
 	}
+
 	t = append(t, part{text: plain.String()})
 	return slices.DeleteFunc(t, func(p part) bool { return p.text == "" }), nil
 }

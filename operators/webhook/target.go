@@ -61,6 +61,7 @@ func SecretTarget(t *operators.Task, field any, at string, headers map[string]an
 	if err != nil {
 		return nil, operators.Permanent(err)
 	}
+
 	if _, err := value.For(to); err != nil {
 		return nil, operators.Permanent(err)
 	}
