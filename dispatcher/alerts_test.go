@@ -73,7 +73,8 @@ func put(w *dispatchertest.World, days ...string) {
 				content += fields[0] + "," + fields[1] + "\n"
 			}
 		}
-		require.NoError(w.T, os.WriteFile(filepath.Join(w.Landing, "disks", "2026-01-0"+day+".csv"), []byte(content), 0o600))
+		file := filepath.Join(w.Landing, "disks", "2026-01-0"+day+".csv")
+		require.NoError(w.T, os.WriteFile(file, []byte(content), 0o600))
 	}
 	w.Poll()
 	w.Settle()
@@ -108,8 +109,8 @@ func heard(t *testing.T, re *receiver) (messages []string) {
 	return messages
 }
 
-// An alert is told once, then again after a while, and its end once, whatever is deployed, rolled back, renamed or comes
-// late meanwhile.
+// An alert is told once, then again after a while, and its end once, whatever is deployed, rolled back or renamed
+// meanwhile.
 func TestAlertsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	w, re := alertsWorld(t)
@@ -248,7 +249,8 @@ func TestAlertsOfTwoDispatchers(t *testing.T) {
 	}
 	w.Exec(`UPDATE sources SET next_fire_at = now() WHERE next_fire_at IS NOT NULL`)
 	w.Eventually("nine days", func() bool {
-		return len(w.Read("watching_found")) == 9 && w.Count(`SELECT FROM tasks WHERE status IN ('Queued', 'Running')`) == 0 &&
+		return len(w.Read("watching_found")) == 9 &&
+			w.Count(`SELECT FROM tasks WHERE status IN ('Queued', 'Running')`) == 0 &&
 			w.Count(`SELECT FROM waiting`) == 0 && w.Count(`SELECT FROM effect_positions`) == 9
 	})
 	for _, times := range re.keys() {
@@ -285,7 +287,8 @@ func TestAlertConfigsAreRefusedAtTheirPlaces(t *testing.T) {
 			require.Contains(t, said[i], want[i])
 		}
 	}
-	refused([]string{"15:41 it is no SQL expression by itself", "16:20 "}, "used > 90", "used >", "value: used", `value: "1, 2"`)
+	refused([]string{"15:41 it is no SQL expression by itself", "16:20 "}, "used > 90", "used >",
+		"value: used", `value: "1, 2"`)
 	refused([]string{"15:59 \"{\" has a { without", "15:69 "}, "[host]", `"{"`, "severity: critical",
 		"for: never, severity: critical")
 	refused([]string{`15:11 job "found" has no input "secrets"`}, "used > 90", "used > (SELECT max(n) FROM secrets)")

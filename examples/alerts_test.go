@@ -53,15 +53,17 @@ func TestAlertsExample(t *testing.T) {
 	commands := shellBlocks(t, filepath.Join("alerts", "README.md"))
 	require.Equal(t, "dagctl dev examples/alerts\n", commands["server"])
 
-	shell := func(name, more string) *exec.Cmd {
+	shell := func(name string) *exec.Cmd {
 		text := strings.TrimSpace(commands[name])
 		require.NotEmpty(t, text, name)
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", "dagctl() { command dagctl \"$@\" --data "+w.data+"; }\n"+text+more)
+		text = "dagctl() { command dagctl \"$@\" --data " + w.data + "; }\n" + text
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", text)
 		cmd.Dir, cmd.Env = root, append(processtest.Environment(t), "PYTHONDONTWRITEBYTECODE=1")
 		return cmd
 	}
 	printed := &said{}
-	receiver := exec.CommandContext(t.Context(), "sh", "-ec", "exec "+strings.TrimSpace(commands["receiver"])+" --port "+port)
+	receiver := exec.CommandContext(t.Context(), "sh", "-ec",
+		"exec "+strings.TrimSpace(commands["receiver"])+" --port "+port)
 	receiver.Dir, receiver.Env = root, processtest.Environment(t)
 	out, err := receiver.StdoutPipe()
 	require.NoError(t, err)
@@ -87,9 +89,11 @@ func TestAlertsExample(t *testing.T) {
 		want = append(want, strings.Split(strings.TrimSpace(text), "\n")...)
 		slices.Sort(want)
 
-		out, err := shell(step, "").CombinedOutput()
+		out, err := shell(step).CombinedOutput()
 		require.NoError(t, err, string(out))
-		processtest.Eventually(t, "the receiver hears of the "+step, func() bool { return len(printed.sorted()) >= len(want) })
+		processtest.Eventually(t, "the receiver hears of the "+step, func() bool {
+			return len(printed.sorted()) >= len(want)
+		})
 		require.Equal(t, want, printed.sorted(), step)
 		if step == "third" {
 			server.Kill()
@@ -99,11 +103,11 @@ func TestAlertsExample(t *testing.T) {
 	w.settle(t)
 	require.Equal(t, want, printed.sorted())
 
-	look, err := shell("look", "").CombinedOutput()
+	look, err := shell("look").CombinedOutput()
 	require.NoError(t, err, string(look))
 	require.Contains(t, string(look), "2026-03-04")
 	require.Contains(t, string(look), "resolved")
-	cleaned, err := shell("clean", "").CombinedOutput()
+	cleaned, err := shell("clean").CombinedOutput()
 	require.NoError(t, err, string(cleaned))
 	server.Stop(t)
 }

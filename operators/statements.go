@@ -68,8 +68,8 @@ func (s *statements) ask(q engine.Question, answer any) error {
 	return taken.Do(ctx, q, answer)
 }
 
-// Statements looks at the SQL in the configs of operators in folders of their own, as that of operator sql is looked at:
-// it is one SELECT that users may run, and reads nothing but inputs.
+// Statements looks at the SQL in the configs of operators in folders of their own, as that of operator sql is looked
+// at: it is one SELECT that users may run, and reads nothing but inputs.
 type Statements struct{ own *statements }
 
 // NewStatements returns Statements of no org.

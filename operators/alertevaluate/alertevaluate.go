@@ -2,7 +2,8 @@
 //
 // Vocabulary: an evaluation is a look at one partition of the input, and has the time of that data. A stream is what
 // evaluations follow each other in: all partitions of time of the job, or one other partition in its revisions. What is
-// remembered of a stream is the operator state of the job; see history, which decides what is firing. It owns no tables.
+// remembered of a stream is the operator state of the job; see history, which decides what is firing. It owns no
+// tables.
 package alertevaluate
 
 import (

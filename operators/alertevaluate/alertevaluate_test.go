@@ -22,10 +22,10 @@ func operator(t *testing.T) operators.Operator {
 	return op
 }
 
-// fields returns the rows of an output without their times, as "alert key severity status value summary".
+// row returns a row of the output, as a test writes it.
 func row(alert, key, severity, status, times, value, labels, summary string) string {
-	return "'alert': " + alert + ", 'key': " + key + ", 'severity': " + severity + ", 'status': " + status + ", " + times +
-		", 'value': " + value + ", 'labels': " + labels + ", 'summary': " + summary + ", 'late': false"
+	return "'alert': " + alert + ", 'key': " + key + ", 'severity': " + severity + ", 'status': " + status +
+		", " + times + ", 'value': " + value + ", 'labels': " + labels + ", 'summary': " + summary + ", 'late': false"
 }
 
 func TestConforms(t *testing.T) {
@@ -69,7 +69,8 @@ func TestConforms(t *testing.T) {
 		"evaluations": [{"at": 1769817600000000, "holds": [0], "fired": [[0, 1769817600000000]]}]}`)
 	ended := makes("what fired before has ended", rules(rule("full", "used > 90")), in("('a', 5)"),
 		row("full", "a", "warning", "resolved",
-			"'started_at': '2026-01-31 00:00:00+00', 'evaluated_at': '2026-02-01 00:00:00+00'", "NULL", `'{"team":"x"}'`, "''"))
+			"'started_at': '2026-01-31 00:00:00+00', 'evaluated_at': '2026-02-01 00:00:00+00'", "NULL",
+			`'{"team":"x"}'`, "''"))
 	ended.State = state
 	timed := map[string]any{"time": "used", "rules": []any{rule("old", "true")}}
 	moments := operatortest.Input{As: "in", Query: "SELECT 'a' AS host, TIMESTAMPTZ '2026-02-01 00:00:00Z' AS used"}
@@ -79,14 +80,17 @@ func TestConforms(t *testing.T) {
 	another.State, another.Want, another.Fails, another.Permanent = state, nil, "set `state_key: \"{partition}\"`", true
 
 	operatortest.Run(t, operator(t),
-		makes("one alert for each key", rules(rule("full", "used > 90 -- much", "value", "used * 2", "severity", "error",
-			"summary", "{host} has {USED}{{%}}", "labels", map[string]any{"host": "{host}", "team": "ops"})),
+		makes("one alert for each key", rules(rule("full", "used > 90 -- much", "value", "used * 2",
+			"severity", "error", "summary", "{host} has {USED}{{%}}",
+			"labels", map[string]any{"host": "{host}", "team": "ops"})),
 			in("('b', 95), ('a', 99), ('c', 50), ('a', 98), ('é\"''', 91), (NULL, 1)"),
 			row("full", "a", "error", "firing", times, "198.0", `'{"host":"a","team":"ops"}'`, "'a has 99{%}'"),
 			row("full", "b", "error", "firing", times, "190.0", `'{"host":"b","team":"ops"}'`, "'b has 95{%}'"),
-			row("full", `'é"\''`, "error", "firing", times, "182.0", `'{"host":"é\\"\'","team":"ops"}'`, `'é"\' has 91{%}'`)),
+			row("full", `'é"\''`, "error", "firing", times, "182.0", `'{"host":"é\\"\'","team":"ops"}'`,
+				`'é"\' has 91{%}'`)),
 		makes("rules and keys of several columns", rules(rule("z", "true", "key", []any{"host", "used"}),
-			rule("a", "used < 0 OR NULL"), rule("t", "used = 2", "key", "{host}/{used}"), rule("one", "true", "key", "all")),
+			rule("a", "used < 0 OR NULL"), rule("t", "used = 2", "key", "{host}/{used}"),
+			rule("one", "true", "key", "all")),
 			in("('a', 1), ('b', 2)"),
 			row("one", "all", "warning", "firing", times, "NULL", "'{}'", "''"),
 			row("t", "b/2", "warning", "firing", times, "NULL", "'{}'", "''"),
@@ -100,7 +104,8 @@ func TestConforms(t *testing.T) {
 		makes("the times of a partition", rules(rule("r", "getvariable('end') > getvariable('start')")), in("('a', 1)"),
 			row("r", "a", "warning", "firing", times, "NULL", "'{}'", "''")),
 		makes("no rows", rules(rule("r", "true")), empty),
-		whole(makes("the time of the rows", timed, moments, row("old", "a", "warning", "firing", times, "NULL", "'{}'", "''"))),
+		whole(makes("the time of the rows", timed, moments,
+			row("old", "a", "warning", "firing", times, "NULL", "'{}'", "''"))),
 		ended, timeless, another,
 
 		fails("the condition holds for a row without \"host\"", rules(rule("r", "used = 1")), in("(NULL, 1)")),
@@ -147,7 +152,9 @@ func TestJobsWhoseEvaluationsDoNotFollowEachOther(t *testing.T) {
 		"leave `state_key` out":       func(j *dag.Job) { j.StateKey = "{partition}" },
 		`set ` + "`state_key: \"{par": func(j *dag.Job) { byKey(j); j.StateKey = "" },
 		"set `time`":                  func(j *dag.Job) { byKey(j); delete(j.Config, "time") },
-		`has no input "elsewhere"`:    func(j *dag.Job) { j.Config["rules"].([]any)[0].(map[string]any)["condition"] = "(FROM elsewhere)" },
+		`has no input "elsewhere"`: func(j *dag.Job) {
+			j.Config["rules"].([]any)[0].(map[string]any)["condition"] = "(FROM elsewhere)"
+		},
 	} {
 		fault := check(job(change))
 		require.NotNil(t, fault, want)

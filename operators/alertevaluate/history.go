@@ -98,8 +98,8 @@ func (h *history) take(at time.Time, holds held, rules map[string]patience, reme
 	return rows
 }
 
-// changes returns what fires at an evaluation, and what fired before it, or was told to, and does not any more. prior is
-// the runs up to the time of the evaluation before.
+// changes returns what fires at an evaluation, and what fired before it, or was told to, and does not any more. prior
+// is the runs up to the time of the evaluation before.
 func (h *history) changes(
 	i int, prior map[id]run, priorAt time.Time, rules map[string]patience,
 ) (firing, ended map[id]told) {

@@ -194,7 +194,7 @@ func TestAnyOrderEndsTheSame(t *testing.T) {
 }
 
 // Whoever listens to the rows that are not late, in whatever order the data comes, has heard of the end of all that
-// they have heard to fire, once the newest data has nothing that holds, and never hears of an end that newer data denies.
+// they have heard to fire, once the newest data says so, and of no end that newer data denies.
 func TestWhoeverListensHearsTheEnd(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

@@ -17,7 +17,7 @@ const maxState = 1 << 20
 // microseconds since 1970.
 type (
 	storedState struct {
-		Stream      string             `json:"stream"` // the partition whose evaluations these are; empty: partitions of time
+		Stream      string             `json:"stream"` // the partition that is evaluated; empty: those of time
 		Keys        [][3]string        `json:"keys"`   // rule, key, labels
 		Evaluations []storedEvaluation `json:"evaluations"`
 		Before      *int64             `json:"before,omitempty"`
@@ -78,7 +78,8 @@ func (h *history) encode(stream string) (json.RawMessage, error) {
 	}
 
 	for _, e := range h.evaluations {
-		one := storedEvaluation{At: e.at.UnixMicro(), Holds: []int64{}, Open: list.told(e.open), Fired: list.told(e.fired)}
+		one := storedEvaluation{At: e.at.UnixMicro(), Holds: []int64{}, Open: list.told(e.open),
+			Fired: list.told(e.fired)}
 		for _, which := range sorted(e.holds) {
 			one.Holds = append(one.Holds, list.number(which, e.holds[which]))
 		}

@@ -1,7 +1,8 @@
 // Package alertroute has the operator alert_route, which tells receivers of alerts.
 //
 // Vocabulary: a route says which alerts go to which receivers. A message tells one receiver of alerts of one group; it
-// is a delivery, as those of webhook_deliver are. A mark is what a receiver was told of an alert last. It owns no tables.
+// is a delivery, as those of webhook_deliver are. A mark is what a receiver was told of an alert last. It owns no
+// tables.
 package alertroute
 
 import (
@@ -198,7 +199,8 @@ func refused(sent []webhook.Sent) error {
 	if count == 0 {
 		return nil
 	}
-	return fault.New(fault.Invalid, "%d of %d messages were refused for good, the first because %s", count, len(sent), why).
+	return fault.New(fault.Invalid, "%d of %d messages were refused for good, the first because %s", count, len(sent),
+		why).
 		WithHint("mend the receiver and retry the task: it sends what was not delivered")
 }
 

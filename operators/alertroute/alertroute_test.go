@@ -103,7 +103,7 @@ func TestConforms(t *testing.T) {
 		c.Fails, c.Permanent, c.Check = message, true, nil
 		return c
 	}
-	refused := func(message string, change func(receiver, route map[string]any, config map[string]any)) operatortest.Case {
+	refused := func(message string, change func(receiver, route, config map[string]any)) operatortest.Case {
 		c := sends(message, "/", one("x"), "{}")
 		c.Refused = message
 		change(c.Config["receivers"].(map[string]any)["r"].(map[string]any),
@@ -125,15 +125,17 @@ func TestConforms(t *testing.T) {
 			"'2026-01-31', '2026-02-01'", `{"alerts": 1, "messages": 0, "told": 0, "delivered": 0}`),
 		sends("what is late", "/sent?t=3", "SELECT *, true AS late FROM ("+one("l")+")",
 			`{"alerts": 0, "messages": 0, "told": 0, "delivered": 0}`),
-		sends("values and labels", "/sent?t=4", "SELECT *, 'nan'::FLOAT AS value, '{\"a\": 1, \"b\": null}' AS labels, "+
-			"NULL AS summary FROM ("+one("v")+")", `{"alerts": 1, "messages": 1, "told": 1, "delivered": 1}`),
+		sends("values and labels", "/sent?t=4", "SELECT *, 'nan'::FLOAT AS value, "+
+			"'{\"a\": 1, \"b\": null}' AS labels, NULL AS summary FROM ("+one("v")+")", `{"alerts": 1, "messages": 1, "told": 1, "delivered": 1}`),
 		empty, hangs,
 		fails(sends("it is refused for good", "/none", one("r"), "{}"), "1 of 1 messages were refused for good"),
 		fails(broken, "secret BAD is not a URL to send to"),
 		fails(elsewhere, "in the server's own processes only"),
 		fails(sends("no such columns", "/", "SELECT 1 AS alert", "{}"), "has no column key, severity, status"),
-		fails(sends("a severity", "/", strings.Replace(one("s"), "'error'", "'bad'", 1), "{}"), `severity "bad" is none of`),
-		fails(sends("a status", "/", strings.Replace(one("s"), "'firing'", "NULL", 1), "{}"), "neither firing nor resolved"),
+		fails(sends("a severity", "/", strings.Replace(one("s"), "'error'", "'bad'", 1), "{}"),
+			`severity "bad" is none of`),
+		fails(sends("a status", "/", strings.Replace(one("s"), "'firing'", "NULL", 1), "{}"),
+			"neither firing nor resolved"),
 		fails(sends("no time", "/", strings.Replace(one("s"), "DATE '2026-01-31'", "NULL::DATE", 1), "{}"),
 			"evaluated_at is no time"),
 		fails(sends("labels", "/", "SELECT *, '[1]' AS labels FROM ("+one("s")+")", "{}"), "labels are no JSON object"),
@@ -143,11 +145,15 @@ func TestConforms(t *testing.T) {
 		refused("there is no receiver", func(_, route, _ map[string]any) { route["to"] = []any{"q"} }),
 		refused("no duration", func(_, route, _ map[string]any) { route["repeat_every"] = "0s" }),
 		refused("leave `sign` out", func(r, _, _ map[string]any) { r["sign"] = map[string]any{"secret": "TOKEN"} }),
-		refused("the key is written out", func(r, _, _ map[string]any) { r["url"], r["sign"] = "https://e.org", "key" }),
+		refused("the key is written out", func(r, _, _ map[string]any) {
+			r["url"], r["sign"] = "https://e.org", "key"
+		}),
 		refused("without a password", func(r, _, _ map[string]any) { r["url"] = "https://me:pw@e.org" }),
 		refused("is set by the operator", func(r, _, _ map[string]any) { r["headers"] = map[string]any{"Host": "x"} }),
 		refused("the value of X-A", func(r, _, _ map[string]any) { r["headers"] = map[string]any{"X-A": "a\nb"} }),
-		refused("is no time such as", func(_, _, c map[string]any) { c["mute"] = []any{map[string]any{"until": "soon"}} }),
+		refused("is no time such as", func(_, _, c map[string]any) {
+			c["mute"] = []any{map[string]any{"until": "soon"}}
+		}),
 		refused("severity", func(_, route, _ map[string]any) { route["severity"] = "worst" }),
 	)
 }
@@ -189,7 +195,8 @@ func TestJobsThatCouldTellTwice(t *testing.T) {
 func TestWhereSecretsGo(t *testing.T) {
 	t.Parallel()
 	config := map[string]any{"routes": []any{}, "receivers": map[string]any{
-		"a": map[string]any{"url": "https://a.example/x", "headers": map[string]any{"T": map[string]any{"secret": "S"}}},
+		"a": map[string]any{"url": "https://a.example/x",
+			"headers": map[string]any{"T": map[string]any{"secret": "S"}}},
 		"b": map[string]any{"url": map[string]any{"secret": "U"}},
 		"c": map[string]any{"url": "https://c.example", "sign": map[string]any{"secret": "S"}}}}
 	spec := operator(t).Spec()

@@ -20,8 +20,8 @@ func hour(n int) time.Time { return begin.Add(time.Duration(n) * time.Hour) }
 
 // alert returns an alert of a key at an hour, of the team that the key begins with.
 func alert(key string, status alerts.Status, at int, severity ...string) alerts.Alert {
-	a := alerts.Alert{Name: "disk", Key: key, Severity: "error", Status: status, StartedAt: begin, EvaluatedAt: hour(at),
-		Labels: map[string]string{"team": key[:1]}}
+	a := alerts.Alert{Name: "disk", Key: key, Severity: "error", Status: status, StartedAt: begin,
+		EvaluatedAt: hour(at), Labels: map[string]string{"team": key[:1]}}
 	if len(severity) > 0 {
 		a.Severity = severity[0]
 	}
@@ -139,7 +139,8 @@ func TestMessages(t *testing.T) {
 		{"alert": "disk", "key": "a", "severity": "info", "status": "firing", "started_at": "2026-01-31T00:00:00Z",
 			"evaluated_at": "2026-01-31T00:00:00Z", "value": null, "labels": {"team": "a"}, "summary": ""},
 		{"alert": "disk", "key": "b", "severity": "critical", "status": "firing", "started_at": "2026-01-31T00:00:00Z",
-			"evaluated_at": "2026-01-31T02:00:00Z", "value": null, "labels": {"team": "b"}, "summary": ""}]}}`, string(text))
+			"evaluated_at": "2026-01-31T02:00:00Z", "value": null, "labels": {"team": "b"}, "summary": ""}]}}`,
+		string(text))
 }
 
 // Rows in any order, with repetitions: a receiver is told of the end exactly if the newest row is one and it had heard

@@ -71,8 +71,8 @@ func query(in operators.AssignedInput) (string, error) {
 		}
 	}
 	if len(lacks) > 0 {
-		return "", fault.New(fault.Invalid, "the input %q has no column %s; it has %s", in.As, strings.Join(lacks, ", "),
-			strings.Join(have[:min(30, len(have))], ", ")).
+		return "", fault.New(fault.Invalid, "the input %q has no column %s; it has %s", in.As,
+			strings.Join(lacks, ", "), strings.Join(have[:min(30, len(have))], ", ")).
 			WithHint("alerts have at least the columns alert, key, severity, status, started_at and evaluated_at")
 	}
 	where := ""
@@ -80,8 +80,9 @@ func query(in operators.AssignedInput) (string, error) {
 		where = " WHERE late IS NOT TRUE"
 	}
 	return fmt.Sprintf("SELECT %s FROM %s%s QUALIFY row_number() OVER (PARTITION BY alert::VARCHAR, key::VARCHAR "+
-		"ORDER BY evaluated_at::TIMESTAMPTZ DESC NULLS LAST, status::VARCHAR, started_at::TIMESTAMPTZ DESC NULLS LAST) "+
-		"= 1 ORDER BY alert::VARCHAR, key::VARCHAR", strings.Join(columns, ", "), sqltext.Quote(in.As), where), nil
+		"ORDER BY evaluated_at::TIMESTAMPTZ DESC NULLS LAST, status::VARCHAR, "+
+		"started_at::TIMESTAMPTZ DESC NULLS LAST, severity::VARCHAR) = 1 ORDER BY alert::VARCHAR, key::VARCHAR",
+		strings.Join(columns, ", "), sqltext.Quote(in.As), where), nil
 }
 
 // alertOf reads a row of the query.

@@ -23,7 +23,8 @@ import (
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){
-		alertevaluate.New, alertroute.New, blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New, parquetcompact.New,
+		alertevaluate.New, alertroute.New, blockfollower.New, evmrangeingest.New, httpapi.New,
+		integritycheck.New, parquetcompact.New,
 		postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New, s3source.New, webhook.New,
 	} {
 		op, err := operator(o)
