@@ -110,12 +110,8 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	}
 
 	if err := op.refuses(j); err != nil {
-		_, place := t.find([]string{err.Key}) // an empty key leads to the config as a whole
-		p := d.node(place, CodeConfig, "%s", err.Message)
-		p.nearest(err.Unknown, err.Known)
-		p.unseen = err.Unseen
-		if from, ok := t.inlined[err.Key]; ok {
-			p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
+		for _, fault := range append([]*ConfigError{err}, err.More...) {
+			d.refused(t, fault)
 		}
 		return
 	}
@@ -124,6 +120,17 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 			_, place := t.find([]string{"path"})
 			d.node(place, CodeConfig, "%s", err)
 		}
+	}
+}
+
+// refused reports what an operator found at fault in a config, at its place.
+func (d *decoder) refused(t *configTree, err *ConfigError) {
+	_, place := t.find(append([]string{err.Key}, err.Within...)) // an empty key leads to the config as a whole
+	p := d.node(place, CodeConfig, "%s", err.Message)
+	p.nearest(err.Unknown, err.Known)
+	p.unseen = err.Unseen
+	if from, ok := t.inlined[err.Key]; ok {
+		p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
 	}
 }
 

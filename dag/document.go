@@ -427,6 +427,10 @@ const ToProgram = "*"
 type ConfigError struct {
 	Key     string // the config key at fault: "query"
 	Message string
+	// Within leads from the value of Key to the place at fault: names of fields and indexes of lists; nil: Key itself
+	Within []string
+	// More are further faults of the same config
+	More []*ConfigError
 	// Unknown is the name at fault and Known are those there are, one of which was probably meant; empty: none was
 	Unknown string
 	Known   []string

@@ -11,7 +11,7 @@
 // Together with the packages below it, it owns events, event_consumers, event_outcomes, data_invalidations, tasks,
 // ready, waiting, leases, task_attempts, task_inputs, task_events, task_results, outbox, dataset_cursors,
 // operator_state, limits, sources, enumerations, effect_positions, pauses, workers, backpressure, backfills,
-// backfill_partitions, bulk_actions, bulk_action_tasks, deliveries, work_items, awaited_inputs.
+// backfill_partitions, bulk_actions, bulk_action_tasks, deliveries, delivery_marks, work_items, awaited_inputs.
 package dispatcher
 
 import (

@@ -119,8 +119,8 @@ func (o *commandOperator) checkJob(org string) func(*dag.Job) *dag.ConfigError {
 	}
 }
 
-// forOrg returns the catalog that refuses the programs of an org that may run none.
-func (o *commandOperator) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
+// ForOrg implements PerOrg. It returns the catalog that refuses the programs of an org that may run none.
+func (o *commandOperator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	spec := c.Operators["command"]
 	spec.CheckJob = o.checkJob(org.Slug)
 	c.Operators = maps.Clone(c.Operators)

@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -19,6 +20,18 @@ type Deliveries interface {
 	// End notes what became of the request: the delivery's status, answer, error and time. It returns what stands then.
 	// It goes on for a while after ctx has ended, because what is known of a request is worth most then.
 	End(ctx context.Context, d Delivery) (Delivery, error)
+	// Marks returns the marks of those keys that have one.
+	Marks(ctx context.Context, keys []string) (map[string]Mark, error)
+	// Mark notes marks by themselves. A fault.Conflict says that the attempt counts no more.
+	Mark(ctx context.Context, marks []Mark) error
+}
+
+// Mark is what a job remembers of what it delivers, beyond single deliveries: such as what was told of an alert last.
+// A mark is noted with the delivery that it is about, or by itself, and never takes the place of one that is further.
+type Mark struct {
+	Key      string
+	Position int64
+	Value    json.RawMessage
 }
 
 // DeliveryStatus is how far a delivery is.
@@ -41,6 +54,7 @@ type Delivery struct {
 	HTTPStatus  int       // of the last answer; 0: there was none
 	Error       string    // why it is waiting or has failed
 	DeliveredAt time.Time // zero: it is not
+	Marks       []Mark    // for End: what is noted if it is delivered
 }
 
 // ServerOnly is an operator that needs the server's own database, so no worker elsewhere can run it.

@@ -92,27 +92,17 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 	return c
 }
 
-// perOrg is an operator that looks at configs for each org apart.
-type perOrg interface {
-	forOrg(c dag.Catalog, org dag.Org) dag.Catalog
-}
-
-// PerOrg is an operator whose jobs may be valid for one org and not for another.
+// PerOrg is an operator that looks at configs for each org apart.
 type PerOrg interface {
-	Operator
-	// SpecFor returns the spec that jobs of an org are checked against.
-	SpecFor(org dag.Org) dag.OperatorSpec
+	// ForOrg returns the catalog whose functions for the operator work for an org.
+	ForOrg(c dag.Catalog, org dag.Org) dag.Catalog
 }
 
 // forOrg returns the catalog whose operators look at configs for an org.
 func (r *Registry) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	for _, name := range r.Names() {
-		switch op := r.operators[name].(type) {
-		case perOrg:
-			c = op.forOrg(c, org)
-		case PerOrg:
-			c.Operators = maps.Clone(c.Operators)
-			c.Operators[name] = op.SpecFor(org)
+		if op, ok := r.operators[name].(PerOrg); ok {
+			c = op.ForOrg(c, org)
 		}
 	}
 	return c

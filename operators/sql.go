@@ -142,8 +142,8 @@ func relation(in AssignedInput, files []string) relations.Relation {
 		Only: in.Kept, Where: where}
 }
 
-// forOrg returns the catalog with the functions that look at statements in an engine of an org.
-func (o *sqlOperator) forOrg(c dag.Catalog, org dag.Org) dag.Catalog {
+// ForOrg implements PerOrg. It returns the catalog with the functions that look at statements in an engine of an org.
+func (o *sqlOperator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	s := o.statements.of(org.ID)
 	own := o.spec(s)
 	spec := c.Operators[own.Name]

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
@@ -64,6 +66,60 @@ func (s *statements) ask(q engine.Question, answer any) error {
 	}
 	defer taken.Release()
 	return taken.Do(ctx, q, answer)
+}
+
+// Statements looks at the SQL in the configs of operators in folders of their own, as that of operator sql is looked
+// at: it is one SELECT that users may run, and reads nothing but inputs.
+type Statements struct{ own *statements }
+
+// NewStatements returns Statements of no org.
+func NewStatements(o Options) Statements { return Statements{newStatements(o)} }
+
+// For returns Statements for an org.
+func (s Statements) For(org dag.Org) Statements { return Statements{s.own.of(org.ID)} }
+
+// Form returns the hash of a parsed statement, which comments and layout do not change.
+func (s Statements) Form(query string) (hash string, fault *dag.ConfigError) {
+	form, err := s.own.form(query)
+	if err != nil {
+		return "", statementFault("", "", err)
+	}
+	return form.Hash, nil
+}
+
+// UnknownInput returns an error for a relation that a statement reads and that is no input of the job. which is what
+// the error calls the statement.
+func (s Statements) UnknownInput(job *dag.Job, query, which string) *dag.ConfigError {
+	form, err := s.own.form(query)
+	if err != nil {
+		return statementFault("", "", err)
+	}
+	return unknownInput(job, form, which)
+}
+
+// Reads returns the columns that queries over the inputs of a job read, as Shape.Reads has them, and what is wrong with
+// each query; nil: nothing is.
+func (s Statements) Reads(
+	job *dag.Job, inputs [][]dag.Column, queries []string,
+) (reads [][]string, wrong []*dag.ConfigError, err error) {
+	asking := *job
+	asking.Config, asking.Outputs = map[string]any{}, make([]string, len(queries))
+	named := map[string]any{}
+	for i, query := range queries {
+		asking.Outputs[i] = fmt.Sprint(i)
+		named[asking.Outputs[i]] = query
+	}
+	asking.Config["queries"] = named
+
+	shape, err := s.own.shape(&asking, inputs)
+	wrong = make([]*dag.ConfigError, len(queries))
+	for _, refused := range shape.Refused {
+		number, text, _ := strings.Cut(refused.Message, ": ")
+		if i, err := strconv.Atoi(number); err == nil && i < len(wrong) {
+			wrong[i] = &dag.ConfigError{Message: text}
+		}
+	}
+	return shape.Reads, wrong, err
 }
 
 // form returns the hash of a parsed statement, so that comments and layout do not cause rebuilds, and what it reads.

@@ -3,7 +3,8 @@
 // Vocabulary: a delivery is what a job sends for one key, at most once with success. Its id is a hash of the org, the
 // DAG, the job's first name and the key. It is sending from the moment before a request until the answer is noted; one
 // that is still sending when its attempt is over may have arrived, so it is sent again under the same id. It owns the
-// table deliveries.
+// tables
+// deliveries and delivery_marks.
 package deliveries
 
 import (
@@ -126,14 +127,21 @@ func (l Ledger) counts(ctx context.Context) error {
 	return err
 }
 
-// end notes the answer. That a delivery is made counts whoever says it; anything else only from the attempt that sent
-// it last.
+// end notes the answer, and the marks of a delivery that is made. That a delivery is made counts whoever says it;
+// anything else only from the attempt that sent it last.
 const end = `
-	UPDATE deliveries d SET status = $5, http_status = NULLIF($6, 0), error = NULLIF($7, ''), delivered_at = $8,
-		updated_at = $9
-	WHERE d.org_id = $1 AND d.id = $2 AND d.status <> 'delivered'
-	  AND ($5 = 'delivered' OR d.task_id = $3 AND d.attempt = $4)
-	RETURNING ` + columns
+	WITH ended AS (
+		UPDATE deliveries d SET status = $5, http_status = NULLIF($6, 0), error = NULLIF($7, ''), delivered_at = $8,
+			updated_at = $9
+		WHERE d.org_id = $1 AND d.id = $2 AND d.status <> 'delivered'
+		  AND ($5 = 'delivered' OR d.task_id = $3 AND d.attempt = $4)
+		RETURNING d.*),
+	marked AS (
+		INSERT INTO delivery_marks AS m (org_id, id, dag_name, job_name, position, value, updated_at)
+		SELECT $1, w.id, d.dag_name, d.job_name, w.position, w.value, $9
+		FROM ended d, unnest($10::text[], $11::bigint[], $12::jsonb[]) AS w(id, position, value)
+		WHERE d.status = 'delivered'` + further + `)
+	SELECT ` + columns + ` FROM ended d`
 
 // patience is how long End tries, whatever happens to the run or the database.
 const patience = 20 * time.Second
@@ -158,8 +166,9 @@ func (l Ledger) end(ctx context.Context, d operators.Delivery) (operators.Delive
 	if d.Status == operators.Delivered {
 		at = &d.DeliveredAt
 	}
+	ids, positions, values := l.marked(d.Marks)
 	rows, err := l.Pool.Query(ctx, end, l.Org, d.ID, l.Fence.TaskID, l.Fence.Attempt, d.Status, d.HTTPStatus, d.Error,
-		at, clock.Now())
+		at, clock.Now(), ids, positions, values)
 	if err != nil {
 		return d, fmt.Errorf("end delivery %s: %w", d.ID, err)
 	}

@@ -41,7 +41,7 @@ func (n *Notices) post(ctx context.Context, row tasks.OutboxRow) error {
 	if err != nil {
 		return err
 	}
-	target, key, err := targetOf(p.Secret, values[p.Secret].Reveal())
+	target, key, err := webhook.Target(p.Secret, values[p.Secret].Reveal())
 	if err != nil {
 		return err
 	}
@@ -90,19 +90,4 @@ func request(ctx context.Context, p notifyPayload, target *url.URL, key string) 
 		req.Header.Set(name, value)
 	}
 	return req, nil
-}
-
-// targetOf reads a secret as the URL to send to and the key to sign with. The key is the fragment behind #, which is
-// never sent, or else the whole text, which only the receiver knows as well.
-func targetOf(name, text string) (*url.URL, string, error) {
-	target, err := url.Parse(text)
-	if err != nil || target.Host == "" || target.Scheme != "https" && target.Scheme != "http" {
-		return nil, "", fault.New(fault.Invalid, "secret %s is not a URL to send to", name).
-			WithHint("set it to https://HOST/PATH, or https://HOST/PATH#KEY to sign with a key of its own")
-	}
-	key := text
-	if target.Fragment != "" {
-		key, target.Fragment, target.RawFragment = target.Fragment, "", ""
-	}
-	return target, key, nil
 }

@@ -91,6 +91,7 @@ func (u *Upkeep) DeleteDAG(
 			`DELETE FROM sources WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM deliveries WHERE org_id = $1 AND dag_name = $2`,
+			`DELETE FROM delivery_marks WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM scheduled_events WHERE org_id = $1 AND dag_name = $2`,
 		} {
 			if _, err := tx.Exec(ctx, sql, caller.OrgID, dagName); err != nil {

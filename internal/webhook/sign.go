@@ -8,7 +8,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"net/url"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Sign returns the signature of a message, as defined by the Standard Webhooks specification: HMAC-SHA256 over id,
@@ -24,4 +27,19 @@ func Sign(key, id, timestamp string, body []byte) string {
 	fmt.Fprintf(mac, "%s.%s.", id, timestamp)
 	mac.Write(body)
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// Target reads the text of a secret as the URL to send to and the key to sign with. The key is the fragment behind #,
+// which is never sent, or else the whole text, which only the receiver knows as well. name is the secret's, for errors.
+func Target(name, text string) (to *url.URL, key string, err error) {
+	to, err = url.Parse(text)
+	if err != nil || to.Host == "" || to.Scheme != "https" && to.Scheme != "http" {
+		return nil, "", fault.New(fault.Invalid, "secret %s is not a URL to send to", name).
+			WithHint("set it to https://HOST/PATH, or https://HOST/PATH#KEY to sign with a key of its own")
+	}
+	key = text
+	if to.Fragment != "" {
+		key, to.Fragment, to.RawFragment = to.Fragment, "", ""
+	}
+	return to, key, nil
 }

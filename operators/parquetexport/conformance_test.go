@@ -101,7 +101,9 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		{"umbrella", dag.Job{Config: config("x"), Inputs: inputs}, "`export_roots` of the org"},
 		{"acme", dag.Job{Config: dag.Config{"folder": "/etc", "path": "x"}, Inputs: inputs}, "lies outside"},
 	} {
-		fault := op.(operators.PerOrg).SpecFor(dag.Org{Slug: c.org}).CheckJob(&c.job)
+		catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{operatorName: op.Spec()}}
+		catalog = op.(operators.PerOrg).ForOrg(catalog, dag.Org{Slug: c.org})
+		fault := catalog.Operators[operatorName].CheckJob(&c.job)
 		if c.want == "" {
 			require.Nil(t, fault, "%v", c.job.Config)
 			continue

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -20,6 +21,8 @@ import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/fence"
 )
+
+const operatorName = "parquet_export"
 
 type operator struct {
 	dialer *dial.Dialer
@@ -38,7 +41,7 @@ func New(o operators.Options) (operators.Operator, error) {
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: "parquet_export", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
+		Name: operatorName, Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  slices.Concat(bucketKeys, []string{"folder"}),
 		CheckJob:     checkJob,
@@ -50,14 +53,14 @@ func (*operator) Spec() dag.OperatorSpec {
 	}
 }
 
-// SpecFor implements operators.PerOrg: it refuses folders that the server does not give to the org.
-func (o *operator) SpecFor(org dag.Org) dag.OperatorSpec {
-	spec := o.Spec()
+// ForOrg implements operators.PerOrg: it refuses folders that the server does not give to the org.
+func (o *operator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	if org.Slug == "" {
-		return spec
+		return c
 	}
 
-	spec.CheckJob = func(job *dag.Job) *dag.ConfigError {
+	known := c.Operators[operatorName]
+	known.CheckJob = func(job *dag.Job) *dag.ConfigError {
 		if err := checkJob(job); err != nil {
 			return err
 		}
@@ -70,7 +73,9 @@ func (o *operator) SpecFor(org dag.Org) dag.OperatorSpec {
 		}
 		return nil
 	}
-	return spec
+	c.Operators = maps.Clone(c.Operators)
+	c.Operators[operatorName] = known
+	return c
 }
 
 // exported is what a run reports.

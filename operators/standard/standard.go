@@ -4,6 +4,8 @@ package standard
 
 import (
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/operators/alertevaluate"
+	"github.com/dagctl/dagctl/operators/alertroute"
 	"github.com/dagctl/dagctl/operators/blockfollower"
 	"github.com/dagctl/dagctl/operators/evmrangeingest"
 	"github.com/dagctl/dagctl/operators/httpapi"
@@ -23,8 +25,8 @@ import (
 func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){
-		blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New, mysqlquery.New, parquetcompact.New,
-		parquetexport.New,
+		alertevaluate.New, alertroute.New, blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New,
+		mysqlquery.New, parquetcompact.New, parquetexport.New,
 		postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New, s3source.New, webhook.New,
 	} {
 		op, err := operator(o)

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -27,17 +28,24 @@ const configSchema = `{
 }`
 
 // Schema is the part of a config schema that describes a Sending.
-const Schema = `
-    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"},
-      "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."},
+const Schema = HeadersSchema + `,
     "sign": {"type": "string", "minLength": 1,
-      "description": "The key to sign with, as Standard Webhooks defines it, such as {secret: NAME}; by default nothing is signed."},
+      "description": "The key to sign with, as Standard Webhooks defines it, such as {secret: NAME}; by default nothing is signed."},` +
+	PaceSchema
+
+// HeadersSchema is the part of a config schema that describes headers.
+const HeadersSchema = `
+    "headers": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9-]+$"},
+      "additionalProperties": {"type": "string"}, "description": "Request headers. A value may be {secret: NAME}."}`
+
+// PaceSchema is the part of a config schema that says how many requests are sent, and how often.
+const PaceSchema = `
     "request_timeout_seconds": {"type": "integer", "minimum": 1, "maximum": 30,
       "description": "How long a request may take; 10 by default."},
     "max_tries": {"type": "integer", "minimum": 1, "maximum": 20,
-      "description": "The most requests for a row within an attempt of the task; 5 by default."},
+      "description": "The most requests for a message within an attempt of the task; 5 by default."},
     "concurrency": {"type": "integer", "minimum": 1, "maximum": 64,
-      "description": "The most requests at the same time; 4 by default. With 1, rows are sent in their order."},
+      "description": "The most requests at the same time; 4 by default. With 1, messages are sent in their order."},
     "requests_per_second": {"type": "number", "exclusiveMinimum": 0, "maximum": 1000,
       "description": "The most requests to send in a second, on average; no bound by default."}`
 
@@ -80,7 +88,12 @@ func (s *Sending) Check() *dag.ConfigError {
 	if err := operators.WrittenOut("sign", "key", s.Sign); err != nil {
 		return err
 	}
-	for name := range s.Headers {
+	return CheckHeaders(s.Headers)
+}
+
+// CheckHeaders refuses headers that the operator sets.
+func CheckHeaders(headers map[string]any) *dag.ConfigError {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		if slices.Contains(own, http.CanonicalHeaderKey(name)) {
 			return &dag.ConfigError{Key: "headers", Message: fmt.Sprintf("%s is set by the operator", name)}
 		}

@@ -34,7 +34,7 @@ func (s *Sender) deliver(ctx context.Context, m Message) (d operators.Delivery, 
 		said := m.Target.send(ctx, s.client, s.timeout(), m)
 		d.Status, d.HTTPStatus, d.Error = said.status, said.code, said.why
 		if said.status == operators.Delivered {
-			d.DeliveredAt = clock.Now()
+			d.DeliveredAt, d.Marks = clock.Now(), m.Marks
 		}
 		if d, err = s.ledger.End(ctx, d); err != nil {
 			return d, err

@@ -27,6 +27,7 @@ type Message struct {
 	Key    string
 	Target *Target
 	Body   json.RawMessage
+	Marks  []operators.Mark // that are noted with the delivery, once it is made
 
 	id string
 }
@@ -34,6 +35,9 @@ type Message struct {
 // Sender is one run that delivers messages.
 type Sender struct {
 	Sending
+	// RefusedAgain lets each attempt of a task send what was refused in one before.
+	RefusedAgain bool
+
 	task   *operators.Task
 	client *http.Client
 	ledger operators.Deliveries
@@ -112,7 +116,7 @@ func (s *Sender) Run(ctx context.Context, messages func(Row) ([]Message, error))
 	if err := errors.Join(err, file.Close()); err != nil {
 		return r, err
 	}
-	if err := s.unfinished(); err != nil {
+	if err := s.Unfinished(); err != nil {
 		return r, err
 	}
 
@@ -124,8 +128,8 @@ func (s *Sender) Run(ctx context.Context, messages func(Row) ([]Message, error))
 	return r, err
 }
 
-// unfinished returns an error if deliveries are left to another attempt.
-func (s *Sender) unfinished() error {
+// Unfinished returns an error if deliveries are left to another attempt.
+func (s *Sender) Unfinished() error {
 	if s.waiting == 0 {
 		return nil
 	}
@@ -179,31 +183,54 @@ func (s *Sender) pages(
 	return nil
 }
 
-// page delivers messages and writes a row for each that has ended, in their order. Of several with one key, the first
-// counts. useless reports that nothing was sent, because the targets are left alone.
+// page delivers messages and writes a row for each that has ended, in their order. useless reports that nothing was
+// sent, because the targets are left alone.
 func (s *Sender) page(ctx context.Context, page []Message, out *json.Encoder) (useless bool, err error) {
+	sent, useless, err := s.Send(ctx, page)
+	if err != nil {
+		return false, err
+	}
+	for _, one := range sent {
+		if one.Status != operators.Delivered && one.Status != operators.Refused {
+			continue
+		}
+		if err := out.Encode(rowOf(one.Key, one.Delivery)); err != nil {
+			return false, err
+		}
+	}
+	return useless, nil
+}
+
+// Sent is a message and what has become of it.
+type Sent struct {
+	Message
+	operators.Delivery
+}
+
+// Send delivers messages, and returns them in their order. Of several with one key, the first counts. useless reports
+// that nothing was sent, because the targets are left alone. Unfinished says whether all have ended.
+func (s *Sender) Send(ctx context.Context, messages []Message) (all []Sent, useless bool, err error) {
 	seen := map[string]bool{}
 	var ids []string
-	var first []Message
-	for _, m := range page {
+	for _, m := range messages {
 		m.id = s.ledger.ID(m.Key)
 		if !seen[m.id] {
 			seen[m.id] = true
-			ids, first = append(ids, m.id), append(first, m)
+			ids, all = append(ids, m.id), append(all, Sent{Message: m})
 		}
 	}
 	known, err := s.ledger.Known(ctx, ids)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 
 	var sent, skipped atomic.Int64
-	ends := make([]operators.Delivery, len(first))
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(s.Concurrency)
-	for i, m := range first {
-		if d := known[m.id]; final(d) {
-			ends[i] = d
+	for i := range all {
+		m, end := all[i].Message, &all[i].Delivery
+		if d := known[m.id]; s.final(d) {
+			*end = d
 			s.note(d, true)
 			continue
 		}
@@ -214,7 +241,7 @@ func (s *Sender) page(ctx context.Context, page []Message, out *json.Encoder) (u
 				return nil
 			}
 			sent.Add(1)
-			ends[i], err = s.deliver(groupCtx, m)
+			*end, err = s.deliver(groupCtx, m)
 			return err
 		})
 	}
@@ -222,24 +249,15 @@ func (s *Sender) page(ctx context.Context, page []Message, out *json.Encoder) (u
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return false, err
+		return nil, false, err
 	}
-
-	for i, d := range ends {
-		if d.Status != operators.Delivered && d.Status != operators.Refused {
-			continue
-		}
-		if err := out.Encode(rowOf(first[i].Key, d)); err != nil {
-			return false, err
-		}
-	}
-	return skipped.Load() > 0 && sent.Load() == 0, nil
+	return all, skipped.Load() > 0 && sent.Load() == 0, nil
 }
 
 // final reports whether a delivery is not to be sent by this task any more. What failed in another task is tried again:
 // the receiver may be mended, or the row.
-func final(d operators.Delivery) bool {
-	return d.Status == operators.Delivered || d.Status == operators.Refused && d.Own
+func (s *Sender) final(d operators.Delivery) bool {
+	return d.Status == operators.Delivered || d.Status == operators.Refused && d.Own && !s.RefusedAgain
 }
 
 func rowOf(key string, d operators.Delivery) outcome {
@@ -254,6 +272,13 @@ func rowOf(key string, d operators.Delivery) outcome {
 		o.DeliveredAt = &d.DeliveredAt
 	}
 	return o
+}
+
+// Done returns what has become of the deliveries so far.
+func (s *Sender) Done() Summary {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
 }
 
 // note counts a delivery of which this run has heard.

@@ -48,6 +48,31 @@ func NewTarget(t *operators.Task, to *url.URL, method string, s Sending) (*Targe
 	return target, err
 }
 
+// SecretTarget returns the target of POST requests that a config names as {secret: NAME}: the secret is its URL, with
+// the key to sign with, as in a notification. at is the place of the field, for errors.
+func SecretTarget(t *operators.Task, field any, at string, headers map[string]any) (*Target, error) {
+	_, value, _, err := t.SecretFor(field, at)
+	if err != nil {
+		return nil, err
+	}
+	named, _ := field.(map[string]any)
+	name, _ := named["secret"].(string)
+	to, key, err := webhook.Target(name, value.Reveal())
+	if err != nil {
+		return nil, operators.Permanent(err)
+	}
+
+	if _, err := value.For(to); err != nil {
+		return nil, operators.Permanent(err)
+	}
+	target, err := NewTarget(t, to, http.MethodPost, Sending{Headers: headers})
+	if err != nil {
+		return nil, err
+	}
+	target.key = key
+	return target, nil
+}
+
 // answer is what became of one request.
 type answer struct {
 	status operators.DeliveryStatus // Delivered, Refused or Waiting
