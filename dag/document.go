@@ -389,6 +389,10 @@ type OperatorSpec struct {
 	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
 	CheckJob func(job *Job) *ConfigError
 
+	// Extent returns the positions that a config is to read, half-open, where it has a fixed range of them. It is
+	// dataset_versions.range_start and range_end. If it is nil, there is none.
+	Extent func(config map[string]any) (start, end int64)
+
 	// Reading returns what a config says of how the files of a source are read; nil if it reads none. What it does
 	// not say is inferred from the first file and stands from then on. If it is nil, nothing is inferred.
 	Reading func(config map[string]any) any
