@@ -21,6 +21,13 @@ func (t *Task) Select(ctx context.Context, query string, output int, file string
 	if err != nil {
 		return 0, nil, err
 	}
+	return t.SelectFrom(ctx, query, all, output, file)
+}
+
+// SelectFrom is Select over other relations than the inputs. One that has the name of an input stands for it.
+func (t *Task) SelectFrom(ctx context.Context, query string, all []relations.Relation, output int, file string) (
+	rows int64, columns []ColumnOrigin, err error,
+) {
 	if !t.work.has(t.Scope(), all) {
 		if err := t.work.open(ctx, t.Scope(), all); err != nil {
 			return 0, nil, err
