@@ -386,6 +386,11 @@ type OperatorSpec struct {
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 
+	// CheckFields checks the fields of a config that stand for themselves. It is asked where the schema has faults,
+	// for a config without the fields at fault; Canonical, which is asked where it has none, refuses the same. If it is
+	// nil, nothing is known before the schema fits.
+	CheckFields func(config map[string]any) *ConfigError
+
 	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
 	CheckJob func(job *Job) *ConfigError
 

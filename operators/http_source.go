@@ -77,6 +77,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 		Shape:        declaredColumns,
 		Reading:      declaredReading,
 		Operational:  []string{"max_bytes"},
+		CheckFields:  CheckRequestOf,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return ExpandURL(address, nil)
@@ -97,7 +98,7 @@ func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError)
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
 	if !IsURL(ExpandURL(c.URL, nil)) {
-		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
+		return c, &dag.ConfigError{Key: "url", Message: notAURL}
 	}
 	return c, c.check()
 }
@@ -153,6 +154,18 @@ func CheckRequest(address string, headers map[string]any) *dag.ConfigError {
 	}
 	return nil
 }
+
+// CheckRequestOf is the CheckFields of operators whose config has a `url` and `headers`.
+func CheckRequestOf(config map[string]any) *dag.ConfigError {
+	address, _ := config["url"].(string)
+	headers, _ := config["headers"].(map[string]any)
+	if address != "" && !IsURL(ExpandURL(address, nil)) {
+		return &dag.ConfigError{Key: "url", Message: notAURL}
+	}
+	return CheckRequest(address, headers)
+}
+
+const notAURL = "it must be a URL with a host and without a password"
 
 // SetHeaders sets the headers that a config wants for requests to a URL. secretTo is that of the task or the
 // enumeration.

@@ -44,6 +44,7 @@ func (o *operator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(schema),
 		Operational:  []string{"max_pages", "max_bytes", "max_rows", "requests_per_second"},
 		SecretTo:     secretTo,
+		CheckFields:  operators.CheckRequestOf,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			c, err := parse(config)
 			if err == nil {
