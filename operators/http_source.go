@@ -276,19 +276,27 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 
 	t.Progress(0, "asking "+request.URL.Host)
 	response, err := o.client.Do(request)
-	if err != nil {
-		// The URL may carry a key in its query: errors name the host only.
-		var withURL *url.Error
-		if errors.As(err, &withURL) {
-			err = withURL.Err
-		}
-		err = fmt.Errorf("GET %s: %w", request.URL.Host, err)
-		if fault.Is(err, fault.Forbidden) {
-			return nil, Permanent(err)
-		}
-		return nil, err
+	return response, Unanswered(ctx, "GET "+request.URL.Host, err)
+}
+
+// Unanswered returns the error of a request without a whole answer, permanent if its address may not be reached; nil if
+// err is. what begins its text; of the URL, which may carry a key, nothing is shown.
+func Unanswered(ctx context.Context, what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
-	return response, nil
+	var withURL *url.Error
+	if errors.As(err, &withURL) {
+		err = withURL.Err
+	}
+	err = fmt.Errorf("%s: %w", what, err)
+	if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.Invalid) {
+		return Permanent(err)
+	}
+	return err
 }
 
 // StatusError returns an error unless the request succeeded. It is permanent if a later request would fail, too.

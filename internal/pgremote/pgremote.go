@@ -22,6 +22,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/secret"
 )
 
 // Address is a database and who logs in to it.
@@ -64,7 +65,7 @@ func (a Address) Check() error {
 	switch a.Password.(type) {
 	case nil, map[string]any:
 	default:
-		return errors.New("a password is {secret: NAME}: a DAG file is no place for its text")
+		return errors.New(secret.WrittenOut("password"))
 	}
 
 	if a.CA == "" {

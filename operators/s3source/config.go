@@ -75,9 +75,8 @@ func parse(given map[string]any) (c config, fault *dag.ConfigError) {
 	if !bucketName.MatchString(c.Bucket) {
 		return c, &dag.ConfigError{Key: "bucket", Message: "it must be the name of a bucket alone, such as acme-data"}
 	}
-	if _, secret := c.SecretAccessKey.(map[string]any); c.SecretAccessKey != nil && !secret {
-		return c, &dag.ConfigError{Key: "secret_access_key", Message: "a key is not written into a document: " +
-			"write { secret: NAME }"}
+	if err := operators.WrittenOut("secret_access_key", "key", c.SecretAccessKey); err != nil {
+		return c, err
 	}
 	if (c.AccessKeyID == nil) != (c.SecretAccessKey == nil) {
 		return c, &dag.ConfigError{Key: "secret_access_key", Message: "access_key_id and secret_access_key go together"}
