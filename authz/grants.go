@@ -140,7 +140,7 @@ func (b Binding) checkRemoved(s Secret) error {
 				has = strings.Join(part.have, ", ")
 			}
 			return fault.New(fault.NotFound, "secret %s is not bound to the %s %s: it has %s", s.Name, part.what, name,
-				has)
+				has).WithHint("take one of those away: `dagctl secrets bind %s --%s NAME --remove`", s.Name, part.what)
 		}
 	}
 	return nil

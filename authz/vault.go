@@ -260,7 +260,7 @@ type Binding struct {
 	RemovePrograms []string `json:"remove_programs,omitempty" maxItems:"200"`
 }
 
-func (b Binding) validate() error {
+func (b Binding) validate() *fault.Error {
 	var problems []fault.Problem
 	for i, job := range b.AddJobs {
 		if !goodSecretUser.MatchString(job) {
@@ -290,7 +290,8 @@ func (b Binding) validate() error {
 // BindSecret changes a secret's bindings.
 func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Binding) (s Secret, err error) {
 	if err := b.validate(); err != nil {
-		return s, err
+		return s, err.WithHint("name each as it is deployed: `dagctl secrets bind %s --job DAG/JOB --host HOST`, or "+
+			"`--program DAG/JOB`", name)
 	}
 	err = pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		before, err := updateSecret(ctx, tx, caller,
@@ -309,7 +310,8 @@ func (v *Vault) BindSecret(ctx context.Context, caller Caller, name string, b Bi
 		hosts, programs := changed(before.Hosts, b.AddHosts, b.RemoveHosts), regranted(before.Programs, grants, b)
 		jobs := rebound(before, programs, b)
 		if max(len(jobs), len(hosts), len(programs)) > maxBindings {
-			return fault.New(fault.TooLarge, "a secret is bound to %d jobs, hosts and programs at most", maxBindings)
+			return fault.New(fault.TooLarge, "a secret is bound to %d jobs, hosts and programs at most", maxBindings).
+				WithHint("take away what is not used any more: `dagctl secrets bind %s --job DAG/JOB --remove`", name)
 		}
 
 		s, err = updateSecret(ctx, tx, caller, `

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -104,15 +105,18 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	if len(d.problems) > before {
 		return
 	}
-	d.configSecretsAndSchema(j, schema, t)
+	faulty := d.configSecretsAndSchema(j, schema, t)
 	if len(d.problems) > before {
+		if op.CheckFields != nil {
+			sound := maps.Clone(map[string]any(j.Config))
+			maps.DeleteFunc(sound, func(key string, _ any) bool { return faulty[key] })
+			d.operatorFault(op.CheckFields(sound), t)
+		}
 		return
 	}
 
 	if err := op.refuses(j); err != nil {
-		for _, fault := range append([]*ConfigError{err}, err.More...) {
-			d.refused(t, fault)
-		}
+		d.operatorFault(err, t)
 		return
 	}
 	if op.Folders && d.cat.Folders != nil {
@@ -123,14 +127,20 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	}
 }
 
-// refused reports what an operator found at fault in a config, at its place.
-func (d *decoder) refused(t *configTree, err *ConfigError) {
+// operatorFault reports what an operator found, and what else it found, at their places; nil is nothing.
+func (d *decoder) operatorFault(err *ConfigError, t *configTree) {
+	if err == nil {
+		return
+	}
 	_, place := t.find(append([]string{err.Key}, err.Within...)) // an empty key leads to the config as a whole
 	p := d.node(place, CodeConfig, "%s", err.Message)
 	p.nearest(err.Unknown, err.Known)
 	p.unseen = err.Unseen
 	if from, ok := t.inlined[err.Key]; ok {
 		p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
+	}
+	for _, more := range err.More {
+		d.operatorFault(more, t)
 	}
 }
 
@@ -164,18 +174,32 @@ func (d *decoder) configFields(j *Job, schema *jsonschema.Schema, t *configTree)
 	}
 }
 
-// configSecretsAndSchema lists the secrets that a config names, and checks the config against the schema.
-func (d *decoder) configSecretsAndSchema(j *Job, schema *jsonschema.Schema, t *configTree) {
+// configSecretsAndSchema lists the secrets that a config names, and checks the config against the schema. It returns
+// the fields at or in which that has faults.
+func (d *decoder) configSecretsAndSchema(j *Job, schema *jsonschema.Schema, t *configTree) (faulty map[string]bool) {
 	plain, _ := d.withoutSecrets(map[string]any(j.Config), nil, t, &j.Secrets).(map[string]any)
 	slices.Sort(j.Secrets)
 	j.Secrets = slices.Compact(j.Secrets)
 
 	if schema == nil {
-		return
+		return nil
 	}
 	var invalid *jsonschema.ValidationError
 	if errors.As(schema.Validate(plain), &invalid) {
 		d.configFaults(invalid, schema, t)
+		faulty = map[string]bool{}
+		fieldsOf(invalid, faulty)
+	}
+	return faulty
+}
+
+// fieldsOf notes the top-level fields that a verdict is about.
+func fieldsOf(e *jsonschema.ValidationError, fields map[string]bool) {
+	if len(e.InstanceLocation) > 0 {
+		fields[e.InstanceLocation[0]] = true
+	}
+	for _, cause := range e.Causes {
+		fieldsOf(cause, fields)
 	}
 }
 

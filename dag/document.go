@@ -386,8 +386,17 @@ type OperatorSpec struct {
 	// its parsed form). If it is nil, the config itself is that form. An error is a fault of the config, at Key.
 	Canonical func(config map[string]any) (any, *ConfigError)
 
+	// CheckFields checks the fields of a config that stand for themselves. It is asked where the schema has faults,
+	// for a config without the fields at fault; Canonical, which is asked where it has none, refuses the same. If it is
+	// nil, nothing is known before the schema fits.
+	CheckFields func(config map[string]any) *ConfigError
+
 	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
 	CheckJob func(job *Job) *ConfigError
+
+	// Extent returns the positions that a config is to read, half-open, where it has a fixed range of them. It is
+	// dataset_versions.range_start and range_end. If it is nil, there is none.
+	Extent func(config map[string]any) (start, end int64)
 
 	// Reading returns what a config says of how the files of a source are read; nil if it reads none. What it does
 	// not say is inferred from the first file and stands from then on. If it is nil, nothing is inferred.

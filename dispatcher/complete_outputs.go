@@ -258,7 +258,7 @@ func (d *Dispatcher) commitOutputs(
 			revisions = append(revisions, registry.NewRevision{OrgID: x.Job.OrgID, Dataset: out.Generation.Dataset,
 				Version: out.Generation.Version, Key: w.Partition, Revision: x.last[i] + 1, Manifest: w.Manifest,
 				SourceVersion: x.Outcome.SourceVersion, TaskID: x.TaskID, Attempt: x.Attempt, Held: held,
-				Segment: out.PartitionBy.Kind == dag.ByCursor, Pins: x.row.Pins, Now: now})
+				PartitionBy: out.PartitionBy, Pins: x.row.Pins, Now: now})
 		}
 	}
 

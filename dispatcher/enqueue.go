@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -369,9 +368,5 @@ func (s *schema) Check(payload json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("not JSON: %w", err)
 	}
-	if err := s.compiled.Validate(value); err != nil {
-		lines := strings.Split(err.Error(), "\n")
-		return fmt.Errorf("%s", strings.TrimSpace(strings.Join(lines[min(1, len(lines)-1):], " ")))
-	}
-	return nil
+	return dag.PayloadError(s.compiled.Validate(value))
 }

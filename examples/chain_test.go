@@ -129,13 +129,15 @@ func TestChain(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(w.dir, "README.md"))
 	require.NoError(t, err)
 	c.readme = string(text)
+	c.runs("send")
 	server := processtest.Dev(t, w.dir, w.data, "--database-url", w.dbURL, "--var", "node="+node.URL)
 
-	// The chain is followed, and every range and what depends on it is there.
-	c.runs("send")
+	// The history is read, the chain is followed, and every range and what depends on it is there.
 	last := c.follows()
 	require.Greater(t, last, int64(40))
 	require.Equal(t, ranges(0, last), since(nil, c.made(), "activity"))
+	require.Equal(t, ranges(0, 9), since(nil, c.made(), "history"))
+	require.Equal(t, ranges(10, last), since(nil, c.made(), "follower"))
 	shown := c.runs("look")
 	require.Contains(t, shown, "0x000000000000000000000000000000000000beef")
 
@@ -179,5 +181,6 @@ func TestChain(t *testing.T) {
 	for _, job := range []string{"follower", "payments", "activity"} {
 		require.Equal(t, ranges(10, last), since(after, c.made(), job), job)
 	}
+	require.Empty(t, since(before, c.made(), "history"), "it is read once")
 	server.Stop(t)
 }

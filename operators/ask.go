@@ -17,7 +17,18 @@ const maxAsked = 32 << 20
 func (t *Task) Select(ctx context.Context, query string, output int, file string) (
 	rows int64, columns []ColumnOrigin, err error,
 ) {
-	selected, err := t.selectTo(ctx, query, filepath.Join(t.OutputDirs[output], file))
+	all, err := t.relations()
+	if err != nil {
+		return 0, nil, err
+	}
+	return t.SelectFrom(ctx, query, all, output, file)
+}
+
+// SelectFrom is Select over other relations than the inputs. One that has the name of an input stands for it.
+func (t *Task) SelectFrom(ctx context.Context, query string, all []relations.Relation, output int, file string) (
+	rows int64, columns []ColumnOrigin, err error,
+) {
+	selected, err := t.selectFrom(ctx, query, all, filepath.Join(t.OutputDirs[output], file))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -26,15 +37,17 @@ func (t *Task) Select(ctx context.Context, query string, output int, file string
 
 // SelectTo is Select for a file that is of no output.
 func (t *Task) SelectTo(ctx context.Context, query, file string) (rows int64, err error) {
-	selected, err := t.selectTo(ctx, query, file)
+	all, err := t.relations()
+	if err != nil {
+		return 0, err
+	}
+	selected, err := t.selectFrom(ctx, query, all, file)
 	return selected.Rows, err
 }
 
-func (t *Task) selectTo(ctx context.Context, query, target string) (selected engine.Selected, err error) {
-	all, err := t.relations()
-	if err != nil {
-		return selected, err
-	}
+func (t *Task) selectFrom(
+	ctx context.Context, query string, all []relations.Relation, target string,
+) (selected engine.Selected, err error) {
 	if !t.work.has(t.Scope(), all) {
 		if err := t.work.open(ctx, t.Scope(), all); err != nil {
 			return selected, err

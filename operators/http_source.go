@@ -77,6 +77,7 @@ func (o *httpSource) Spec() dag.OperatorSpec {
 		Shape:        declaredColumns,
 		Reading:      declaredReading,
 		Operational:  []string{"max_bytes"},
+		CheckFields:  CheckRequestOf,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return ExpandURL(address, nil)
@@ -97,7 +98,7 @@ func parseHTTPConfig(config map[string]any) (httpSourceConfig, *dag.ConfigError)
 		return c, &dag.ConfigError{Message: err.Error()}
 	}
 	if !IsURL(ExpandURL(c.URL, nil)) {
-		return c, &dag.ConfigError{Key: "url", Message: "it must be a URL with a host and without a password"}
+		return c, &dag.ConfigError{Key: "url", Message: notAURL}
 	}
 	return c, c.check()
 }
@@ -153,6 +154,18 @@ func CheckRequest(address string, headers map[string]any) *dag.ConfigError {
 	}
 	return nil
 }
+
+// CheckRequestOf is the CheckFields of operators whose config has a `url` and `headers`.
+func CheckRequestOf(config map[string]any) *dag.ConfigError {
+	address, _ := config["url"].(string)
+	headers, _ := config["headers"].(map[string]any)
+	if address != "" && !IsURL(ExpandURL(address, nil)) {
+		return &dag.ConfigError{Key: "url", Message: notAURL}
+	}
+	return CheckRequest(address, headers)
+}
+
+const notAURL = "it must be a URL with a host and without a password"
 
 // SetHeaders sets the headers that a config wants for requests to a URL. secretTo is that of the task or the
 // enumeration.
@@ -263,19 +276,27 @@ func (o *httpSource) get(ctx context.Context, t *Task, c httpSourceConfig, state
 
 	t.Progress(0, "asking "+request.URL.Host)
 	response, err := o.client.Do(request)
-	if err != nil {
-		// The URL may carry a key in its query: errors name the host only.
-		var withURL *url.Error
-		if errors.As(err, &withURL) {
-			err = withURL.Err
-		}
-		err = fmt.Errorf("GET %s: %w", request.URL.Host, err)
-		if fault.Is(err, fault.Forbidden) {
-			return nil, Permanent(err)
-		}
-		return nil, err
+	return response, Unanswered(ctx, "GET "+request.URL.Host, err)
+}
+
+// Unanswered returns the error of a request without a whole answer, permanent if its address may not be reached; nil if
+// err is. what begins its text; of the URL, which may carry a key, nothing is shown.
+func Unanswered(ctx context.Context, what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
-	return response, nil
+	var withURL *url.Error
+	if errors.As(err, &withURL) {
+		err = withURL.Err
+	}
+	err = fmt.Errorf("%s: %w", what, err)
+	if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.Invalid) {
+		return Permanent(err)
+	}
+	return err
 }
 
 // StatusError returns an error unless the request succeeded. It is permanent if a later request would fail, too.

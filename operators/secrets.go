@@ -34,8 +34,7 @@ func WrittenOut(key, what string, field any) *dag.ConfigError {
 	if text, ok := field.(string); !ok || text == "" {
 		return nil
 	}
-	return &dag.ConfigError{Key: key, Message: fmt.Sprintf("the %s is written out: versions keep it, and whoever sees "+
-		"the DAG reads it. Keep it with `dagctl secrets set`, and give {secret: NAME}", what)}
+	return &dag.ConfigError{Key: key, Message: secret.WrittenOut(what)}
 }
 
 // SecretTo returns the text of a config field that is text, {secret: NAME} or nothing, for a request to a URL. A secret

@@ -104,6 +104,7 @@ func (r *Registry) handleGenerations(ctx context.Context, caller authz.Caller,
 type partitionsInput struct {
 	rest.PageInput
 	NameInput
+	Position int64 `query:"position" minimum:"-1" default:"-1" doc:"Only the range, or the segment of a cursor, that covers this position; -1: all partitions"`
 }
 
 type partitionsOutput struct{ Body rest.List[Revision] }
@@ -114,7 +115,8 @@ func (r *Registry) handlePartitions(ctx context.Context, caller authz.Caller,
 	if _, err := in.After(&after); err != nil {
 		return nil, err
 	}
-	partitions, err := r.Partitions(ctx, caller, in.Name, after, in.Limit+1)
+	partitions, err := r.Partitions(ctx, caller, in.Name, PartitionFilter{Position: in.Position, After: after,
+		Limit: in.Limit + 1})
 	if err != nil {
 		return nil, err
 	}

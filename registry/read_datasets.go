@@ -44,6 +44,11 @@ type Generation struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	PurgedAt   *time.Time `json:"purged_at,omitempty"`
 
+	RangeStart    *int64 `json:"range_start,omitempty" doc:"The first position that the definition reads, where it has a fixed range"`
+	RangeEnd      *int64 `json:"range_end,omitempty" doc:"The position behind the last one that the definition reads"`
+	FirstPosition *int64 `json:"first_position,omitempty" doc:"The first position that its partitions cover, where they are ranges or segments of a cursor"`
+	EndPosition   *int64 `json:"end_position,omitempty" doc:"The position behind the last one that its partitions cover; there may be gaps before it"`
+
 	Columns []storage.Column `json:"columns" nullable:"false" doc:"Empty until its first partition is there"`
 	Changes []ColumnChange   `json:"changes,omitempty" doc:"What is different from the columns of the generation before"`
 }
@@ -312,10 +317,12 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		}
 
 		args := []any{caller.OrgID, d.ID, d.Version}
+		first, end := spanOf()
 		rows, err := tx.Query(ctx, `
 			SELECT g.id, g.id IS NOT DISTINCT FROM $3::uuid, v.number, coalesce(g.storage ->> 'kind', ''),
 			       count(r.revision), count(r.inherited_from), coalesce(sum(r.row_count), 0)::bigint,
-			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at, coalesce(g.schema, '[]')
+			           coalesce(sum(r.bytes), 0)::bigint, g.created_at, g.purged_at, coalesce(g.schema, '[]'),
+			       g.range_start, g.range_end, `+first+`, `+end+`
 			FROM dataset_versions g
 			JOIN dag_versions v ON v.id = g.created_by_dag_version
 			LEFT JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
@@ -328,7 +335,8 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 		}
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Generation, err error) {
 			return g, row.Scan(&g.ID, &g.Served, &g.DAGVersion, &g.Storage, &g.Partitions, &g.Inherited, &g.Rows,
-				&g.Bytes, &g.CreatedAt, &g.PurgedAt, &g.Columns)
+				&g.Bytes, &g.CreatedAt, &g.PurgedAt, &g.Columns, &g.RangeStart, &g.RangeEnd,
+				&g.FirstPosition, &g.EndPosition)
 		})
 		return err
 	})
@@ -348,14 +356,22 @@ func (r *Registry) Generations(ctx context.Context, caller authz.Caller, name st
 	return found, nil
 }
 
-// Partitions lists the partitions that readers see, by key, beginning after the given one. It relies on
-// idx_partition_versions_published.
-func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, after string,
-	limit int) ([]Revision, error) {
+// Partitions lists the partitions that readers see, by key. It relies on idx_partition_versions_published.
+func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name string,
+	f PartitionFilter) ([]Revision, error) {
 	var found []Revision
 	err := pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		d, err := r.FindDataset(ctx, tx, caller, name)
 		if err != nil || d.Version == nil {
+			return err
+		}
+		var by dag.Partitioning
+		if err := json.Unmarshal(d.PartitionBy, &by); err != nil {
+			return err
+		}
+		args := []any{caller.OrgID, *d.Version, f.After, f.Limit}
+		at, err := f.at(d, by, &args)
+		if err != nil {
 			return err
 		}
 
@@ -364,7 +380,8 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 			       coalesce(source_version, ''), task_id, attempt
 			FROM partition_versions
 			WHERE org_id = $1 AND dataset_version = $2 AND state = 'Published' AND partition_key > $3
-			ORDER BY partition_key LIMIT $4`, caller.OrgID, *d.Version, after, limit)
+			  AND `+at+`
+			ORDER BY partition_key LIMIT $4`, args...)
 		if err != nil {
 			return err
 		}
@@ -372,6 +389,9 @@ func (r *Registry) Partitions(ctx context.Context, caller authz.Caller, name, af
 			var p Revision
 			err := row.Scan(&p.Dataset, &p.Version, &p.Key, &p.Revision, &p.State, &p.Materialized, &p.Rows, &p.Bytes,
 				&p.SourceVersion, &p.TaskID, &p.Attempt)
+			if err == nil {
+				p.RangeStart, p.RangeEnd, err = positionsOf(by, p.Key)
+			}
 			return p, err
 		})
 		return err

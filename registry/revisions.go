@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
@@ -27,7 +28,7 @@ type NewRevision struct {
 	TaskID        uuid.UUID
 	Attempt       int
 	Held          bool // error checks decide before anyone sees it
-	Segment       bool // of a cursor: the key says its range
+	PartitionBy   dag.Partitioning
 	Pins          []Pin
 	Now           time.Time
 }

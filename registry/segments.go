@@ -10,18 +10,69 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // A dataset by cursor consists of segments, each a partition whose range follows that of the one before. Nothing is
 // published beyond an unpublished segment, so a reader at a position has read everything up to it.
 
-// bounds returns the range of a segment; nil for a revision that is not a segment.
+// bounds returns the positions of a segment or of a range, half-open; nil for a revision that is neither.
 func (n NewRevision) bounds() (start, end *int64, err error) {
-	if !n.Segment {
+	return positionsOf(n.PartitionBy, n.Key)
+}
+
+// positionsOf returns the positions that a partition covers, half-open; nil if it is neither a range nor a segment.
+func positionsOf(by dag.Partitioning, key string) (start, end *int64, err error) {
+	if by.Kind != dag.ByCursor && by.Kind != dag.ByRange {
 		return nil, nil, nil
 	}
-	from, to, err := dag.Partitioning{Kind: dag.ByCursor}.Range(n.Key)
-	return &from, &to, err
+	from, to, err := dag.Partitioning{Kind: dag.ByCursor}.Range(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &from, &to, nil
+}
+
+// AllPositions is the Position of a PartitionFilter that takes all partitions.
+const AllPositions = -1
+
+// PartitionFilter says which partitions to list.
+type PartitionFilter struct {
+	Position int64  // only the one that covers it; AllPositions: all
+	After    string // begin after this key
+	Limit    int
+}
+
+// at returns the condition on partitions, which are rows of partition_versions, that cover the filter's position.
+// Ranges are found by their keys. Segments rely on idx_partition_versions_range: those that are published follow each
+// other, so the first one that ends behind the position has it, or none.
+func (f PartitionFilter) at(d Dataset, by dag.Partitioning, args *[]any) (condition string, err error) {
+	if f.Position == AllPositions {
+		return "true", nil
+	}
+	switch by.Kind {
+	case dag.ByRange:
+		*args = append(*args, by.RangeAt(f.Position))
+		return fmt.Sprintf("partition_key = $%d", len(*args)), nil
+	case dag.ByCursor:
+		*args = append(*args, f.Position)
+		return fmt.Sprintf(`range_start <= $%d AND range_end = (
+			SELECT s.range_end FROM partition_versions s
+			WHERE s.dataset_version = $2 AND s.range_end > $%[1]d AND s.state = 'Published'
+			ORDER BY s.range_end LIMIT 1)`, len(*args)), nil
+	}
+	return "", fault.New(fault.Invalid, "dataset %q has %s, and only ranges and segments of cursors have positions",
+		d.Name, by).WithHint("name the partition by its key")
+}
+
+// spanOf is the SQL of the first position that published partitions r of generation g cover, and of the one behind the
+// last; NULL where they have none. Ranges that were made before their rows had positions have them in their keys.
+func spanOf() (first, end string) {
+	column := func(name string, part int) string {
+		return fmt.Sprintf(`coalesce(r.%s, CASE WHEN g.partition_by ->> 'kind' = 'range'
+			THEN split_part(r.partition_key, '-', %d)::bigint END)`, name, part)
+	}
+	return "min(" + column("range_start", 1) + ")", "max(" + column("range_end", 2) + ")"
 }
 
 // Head is the end of a generation's segments.

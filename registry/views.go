@@ -198,6 +198,8 @@ type Revision struct {
 	Dataset       uuid.UUID        `json:"-"`
 	Version       uuid.UUID        `json:"-"`
 	Key           string           `json:"key"`
+	RangeStart    *int64           `json:"range_start,omitempty" doc:"Of a range or a segment of a cursor: its first position"`
+	RangeEnd      *int64           `json:"range_end,omitempty" doc:"Of a range or a segment of a cursor: the position behind its last one"`
 	Revision      int64            `json:"revision"`
 	State         string           `json:"state"`
 	Materialized  time.Time        `json:"materialized_at"`

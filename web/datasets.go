@@ -72,6 +72,11 @@ type datasetView struct {
 	OtherChecks []catalog.Check // further ones, which pass
 }
 
+// HasPositions reports whether partitions of a version are ranges or segments of a cursor.
+func (v datasetView) HasPositions() bool {
+	return slices.ContainsFunc(v.Versions, func(g registry.Generation) bool { return g.EndPosition != nil })
+}
+
 // checksShown is how many checks a page shows at once; those that did not pass are always shown.
 const checksShown = 10
 

@@ -24,7 +24,8 @@ var functions = template.FuncMap{
 	"ago": ago, "between": between, "size": Size, "join": strings.Join, "json": indent, "cell": cell,
 	"datasetPath": datasetPath, "number": number, "class": class,
 	"called": called, "actorPath": actorPath, "stamp": stamp, "markdown": markdown.HTML, "summary": markdown.Summary,
-	"changes": Changes, "jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
+	"changes": Changes, "positions": Positions,
+	"jobPath": jobPath, "taskTitle": taskTitle, "capital": capital, "clockTime": clockTime,
 	"sourcePath": sourcePath, "tasksOf": tasksOf, "bulksOf": bulksOf, "checksOf": checksOf, "took": took,
 	"tookTask": tookTask,
 	"dagPath":  dagPath, "sentence": sentence, "estimated": estimated, "toCompute": toCompute,
@@ -210,6 +211,14 @@ func datasetPath(name string) string {
 		parts[i] = url.PathEscape(p)
 	}
 	return "/datasets/" + strings.Join(parts, "/")
+}
+
+// Positions writes a half-open range of positions; nothing where there is none.
+func Positions(start, end *int64) string {
+	if start == nil || end == nil {
+		return ""
+	}
+	return fmt.Sprintf("[%d, %d)", *start, *end)
 }
 
 // Changes says in words what became of columns.

@@ -248,17 +248,22 @@ func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Tim
 const inheritBatch = 200
 
 // readSources enumerates every source of the build once since it began, and returns those that it did not read. If one
-// cannot be read yet, cause says why.
+// cannot be read yet, cause says why. A source is listed again after a task of one of its units failed for good: what
+// the task was to read may be gone, and the listing then ends it, so that it holds nothing up.
 func (bs *Builds) readSources(
 	ctx context.Context, b registry.Build, jobs []*registry.Job, now time.Time,
 ) (unread []string, cause, err error) {
-	done, rowIDs := map[uuid.UUID]bool{}, make([]uuid.UUID, len(jobs))
+	done, rowIDs, origins := map[uuid.UUID]bool{}, make([]uuid.UUID, len(jobs)), make([]uuid.UUID, len(jobs))
 	for i, job := range jobs {
-		rowIDs[i] = job.ID
+		rowIDs[i], origins[i] = job.ID, job.Origin
 	}
 	rows, err := bs.pool.Query(ctx, `
-		SELECT job_id FROM enumerations WHERE job_id = ANY($1) AND enumerated_at >= $2 AND error IS NULL`,
-		rowIDs, b.Started)
+		SELECT e.job_id FROM unnest($1::uuid[], $3::uuid[]) AS j(id, origin) JOIN enumerations e ON e.job_id = j.id
+		WHERE e.enumerated_at >= $2 AND e.error IS NULL AND NOT EXISTS (
+			SELECT FROM waiting w JOIN tasks t ON t.id = w.task_id
+			WHERE w.origin_job_id = j.origin AND w.reason = 'dead' AND t.completed_at >= e.enumerated_at
+			  AND starts_with(t.dedupe_key, '`+tasks.UnitPrefix+`'))`,
+		rowIDs, b.Started, origins)
 	if err != nil {
 		return nil, nil, fmt.Errorf("enumerated sources: %w", err)
 	}

@@ -44,6 +44,12 @@ func Empty(columns []Column) string {
 // Create creates the relation as a view.
 func (s *Session) Create(ctx context.Context, r Relation) error {
 	from := "SELECT * FROM " + ReadParquet(r.Files)
+	if r.Rows != nil && len(r.Files) == 1 {
+		// Row groups that have none of these places are not read.
+		from = fmt.Sprintf("SELECT * EXCLUDE (file_row_number) FROM read_parquet(%s, hive_partitioning = false, "+
+			"file_row_number = true) WHERE file_row_number >= %d AND file_row_number < %d",
+			sqltext.Literals(r.Files), r.Rows.From, r.Rows.To)
+	}
 	if len(r.Files) == 0 {
 		if len(r.Schema) == 0 {
 			return fault.New(fault.Conflict, "input %q has no data yet, and its columns are not known", r.Name).

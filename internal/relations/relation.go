@@ -34,7 +34,11 @@ type Relation struct {
 	Only   bool        // with Fill: it has no other columns, whatever the files have
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
+	Rows   *Rows       // of one file, which has no column file_row_number; nil: all rows
 }
+
+// Rows keeps the rows of a file from the place From up to, but without, To; the first one is at 0.
+type Rows struct{ From, To int64 }
 
 // Range keeps the rows in which From ≤ Column < To.
 type Range struct {

@@ -15,6 +15,7 @@ import (
 	"strconv"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/secret"
 )
 
 // Address is a database and who logs in to it.
@@ -61,7 +62,7 @@ func (a Address) Check() error {
 	switch a.Password.(type) {
 	case nil, map[string]any:
 	default:
-		return errors.New("a password is {secret: NAME}: a DAG file is no place for its text")
+		return errors.New(secret.WrittenOut("password"))
 	}
 
 	if a.CA == "" {

@@ -146,3 +146,9 @@ func ValidHost(host string) error {
 	return fault.New(fault.Invalid, "%q is not a host", host).
 		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or *")
 }
+
+// WrittenOut is what is said of a secret that is text where it has to be {secret: NAME}; what says what it is.
+func WrittenOut(what string) string {
+	return "the " + what + " is written out: versions keep it, and whoever sees the DAG reads it. Keep it with " +
+		"`dagctl secrets set`, and give {secret: NAME}"
+}

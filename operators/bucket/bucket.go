@@ -65,9 +65,8 @@ func (a *Address) Check() *dag.ConfigError {
 	if !bucketName.MatchString(a.Bucket) {
 		return &dag.ConfigError{Key: "bucket", Message: "it must be the name of a bucket alone, such as acme-data"}
 	}
-	if _, secret := a.SecretAccessKey.(map[string]any); a.SecretAccessKey != nil && !secret {
-		return &dag.ConfigError{Key: "secret_access_key", Message: "a key is not written into a document: " +
-			"write { secret: NAME }"}
+	if err := operators.WrittenOut("secret_access_key", "key", a.SecretAccessKey); err != nil {
+		return err
 	}
 	if (a.AccessKeyID == nil) != (a.SecretAccessKey == nil) {
 		return &dag.ConfigError{Key: "secret_access_key", Message: "access_key_id and secret_access_key go together"}

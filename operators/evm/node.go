@@ -138,6 +138,9 @@ func Spec[C any](
 		ConfigSchema: json.RawMessage(schema),
 		Operational:  append(operational, "url", "headers", "batch", "requests_per_second", "max_bytes"),
 		Shape:        shape,
+		CheckFields: func(config map[string]any) *dag.ConfigError { // its URL has no placeholders
+			return operators.CheckRequestOf(map[string]any{"headers": config["headers"]})
+		},
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return address

@@ -83,7 +83,12 @@ func New(o operators.Options) (operators.Operator, error) {
 
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
-	return evm.Spec("evm_range_ingest", configSchema, []string{"confirmations"}, parse, config.checkJob)
+	spec := evm.Spec("evm_range_ingest", configSchema, []string{"confirmations"}, parse, config.checkJob)
+	spec.Extent = func(given map[string]any) (start, end int64) {
+		c, _ := parse(given) // Canonical refuses what it cannot read
+		return c.StartFrom, c.EndBlock
+	}
+	return spec
 }
 
 func (c config) checkJob(job *dag.Job) *dag.ConfigError {

@@ -22,7 +22,7 @@ import (
 // operator reads all pages of a listing, or publishes nothing. The API has only its present content, so the source is
 // forward-only: it cannot be rebuilt.
 //
-// Operator state: the request that it belongs to, and the hash of the rows that it gave last.
+// Operator state: of the partitions that were read last, the hash of the rows that each gave.
 type operator struct {
 	client *http.Client // follows redirects to the same host only
 	strict *http.Client // follows none, for what carries the secret of a client
@@ -44,6 +44,7 @@ func (o *operator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(schema),
 		Operational:  []string{"max_pages", "max_bytes", "max_rows", "requests_per_second"},
 		SecretTo:     secretTo,
+		CheckFields:  operators.CheckRequestOf,
 		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
 			c, err := parse(config)
 			if err == nil {
@@ -68,10 +69,37 @@ func (o *operator) Spec() dag.OperatorSpec {
 	return spec
 }
 
-// state is what the source remembers of the last run.
+// maxRemembered is how many partitions a state has. One that was read before those is published again, with the same
+// rows.
+const maxRemembered = 400
+
+// state is what the source remembers.
 type state struct {
-	Request string `json:"request"` // hash of config and partition: the rows of another request say nothing
-	SHA256  string `json:"sha256"`  // of the rows
+	Read []reading `json:"read"` // the latest at the end
+
+	reading // of before, when there was one only
+}
+
+// reading is what a run read.
+type reading struct {
+	Request string `json:"request,omitempty"` // hash of config and partition: the rows of another request say nothing
+	SHA256  string `json:"sha256,omitempty"`  // of the rows
+}
+
+// with returns the state after a run, and whether the run has read what the one of the same request before it has.
+func (s state) with(now reading) (after state, same bool) {
+	if s.Request != "" {
+		s.Read = append(s.Read, s.reading)
+	}
+	for _, r := range s.Read {
+		if r.Request != now.Request {
+			after.Read = append(after.Read, r)
+		} else {
+			same = r == now
+		}
+	}
+	after.Read = append(after.Read, now)
+	return state{Read: after.Read[max(0, len(after.Read)-maxRemembered):]}, same
 }
 
 // summary is the result of a run for people.
@@ -108,11 +136,15 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 		return operators.Result{}, err
 	}
 	result := operators.Result{SourceVersion: "sha256:" + now.SHA256}
-	if result.State, err = json.Marshal(now); err != nil {
+	var prior state
+	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) != nil {
+		prior = state{} // what cannot be read is forgotten
+	}
+	after, same := prior.with(now)
+	if result.State, err = json.Marshal(after); err != nil {
 		return operators.Result{}, err
 	}
-	var prior state
-	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) == nil && prior == now {
+	if same {
 		result.Unchanged = true
 		return result, nil
 	}
@@ -127,12 +159,12 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 	return result, err
 }
 
-// present returns the state after a listing was read.
-func present(t *operators.Task, l *listing) (state, error) {
+// present returns what a listing that was read is.
+func present(t *operators.Task, l *listing) (reading, error) {
 	text, err := json.Marshal([]any{t.Config, t.Partition})
 	if err != nil {
-		return state{}, err
+		return reading{}, err
 	}
 	request := sha256.Sum256(text)
-	return state{Request: hex.EncodeToString(request[:]), SHA256: hex.EncodeToString(l.hash.Sum(nil))}, nil
+	return reading{Request: hex.EncodeToString(request[:]), SHA256: hex.EncodeToString(l.hash.Sum(nil))}, nil
 }

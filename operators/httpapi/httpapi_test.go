@@ -438,6 +438,9 @@ func TestUnchangedRowsPublishNothing(t *testing.T) {
 	require.Equal(t, first.SourceVersion, again.SourceVersion)
 	partition = &operators.PartitionRange{Key: "b"}
 	require.False(t, next().Unchanged, "another partition")
+	require.True(t, next().Unchanged)
+	partition = &operators.PartitionRange{Key: "a"}
+	require.True(t, next().Unchanged, "it is remembered by partition")
 	c["columns"] = []string{"a"}
 	require.False(t, next().Unchanged, "another config")
 	body.Store(`{"items": [{"a": 2}]}`)

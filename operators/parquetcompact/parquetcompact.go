@@ -117,21 +117,36 @@ func (operator) Run(ctx context.Context, t *operators.Task) (result operators.Re
 		return result, err
 	}
 
+	from, columns, err := t.Rows(ctx, 0)
+	if err != nil {
+		return result, err
+	}
+	whole, err := rowsOf(from)
+	if err != nil {
+		return result, err
+	}
 	files := min(max(1, (done.BytesRead+c.TargetBytes-1)/c.TargetBytes), max(1, read.rows), mostFiles)
 	each := (read.rows + files - 1) / files
 	var written []string
 	for n := range files {
 		t.Progress(int(90*n/files), fmt.Sprintf("writing file %d of %d", n+1, files))
 		name := fmt.Sprintf("part-%05d.parquet", n)
-		query := fmt.Sprintf("SELECT * FROM %s LIMIT %d OFFSET %d", sqltext.Quote(input), each, n*each)
-		if _, result.Columns, err = t.Select(ctx, query, 0, name); err != nil {
+		part := whole.cut(n*each, min((n+1)*each, read.rows))
+		r := relations.Relation{Name: input, Files: part.files, Schema: t.Inputs[0].Schema}
+		query := "SELECT * FROM " + sqltext.Quote(input)
+		if len(part.files) == 1 && !slices.ContainsFunc(columns, isRowNumber) {
+			r.Rows = &relations.Rows{From: part.skip, To: part.skip + part.rows}
+		} else {
+			query += fmt.Sprintf(" LIMIT %d OFFSET %d", part.rows, part.skip)
+		}
+		if _, result.Columns, err = t.SelectFrom(ctx, query, []relations.Relation{r}, 0, name); err != nil {
 			return result, err
 		}
 		written = append(written, filepath.Join(t.OutputDirs[0], name))
 	}
 
 	t.Progress(90, "comparing the rows")
-	if err := same(ctx, t, read, written); err != nil {
+	if err := same(ctx, t, read, columns, written); err != nil {
 		return result, err
 	}
 	done.FilesWritten = len(written)
@@ -166,11 +181,9 @@ func fingerprintOf(
 }
 
 // same fails unless files have the rows of the input, in their order, and its columns.
-func same(ctx context.Context, t *operators.Task, want fingerprint, files []string) error {
-	_, columns, err := t.Rows(ctx, 0)
-	if err != nil {
-		return err
-	}
+func same(
+	ctx context.Context, t *operators.Task, want fingerprint, columns []relations.Column, files []string,
+) error {
 	for _, file := range files {
 		have, err := footer.Read(file)
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -136,16 +135,8 @@ func (p *Pace) HoldBack(d time.Duration) {
 // Unanswered returns the error of a request without a whole answer: permanent if its address may not be reached, and
 // otherwise Later. what begins its text; of the URL, which may carry a key, nothing is shown.
 func Unanswered(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	var withURL *url.Error
-	if errors.As(err, &withURL) {
-		err = withURL.Err
-	}
-	err = fmt.Errorf("%s: %w", what, err)
-	if fault.Is(err, fault.Forbidden) || fault.Is(err, fault.Invalid) {
-		return operators.Permanent(err)
+	if err = operators.Unanswered(ctx, what, err); ctx.Err() != nil || operators.IsPermanent(err) {
+		return err
 	}
 	return Later{err, 0}
 }

@@ -54,18 +54,6 @@ func byKey(in operators.AssignedInput) ([]Range, error) {
 	return parts, nil
 }
 
-// elsewhere refuses an input on a worker, which is not told how inputs are partitioned, whose partitions may be parts
-// themselves.
-func elsewhere(in operators.AssignedInput) error {
-	for _, p := range in.Partitions {
-		if _, _, err := (dag.Partitioning{Kind: dag.ByCursor}).Range(p.Key); err == nil && in.PartitionBy.Kind == "" {
-			return fault.New(fault.Invalid, "input %q has the partition %s, and a worker is not told whether that "+
-				"is a range", in.As, p.Key).WithHint("give the job a runtime that is the server's own process")
-		}
-	}
-	return nil
-}
-
 // wholeNumbers are the types of columns with positions.
 var wholeNumbers = []string{"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
 	"UBIGINT", "UHUGEINT"}
@@ -79,9 +67,6 @@ func IsWhole(columnType string) bool {
 // byRow returns the parts that the rows of an input are. The engine joins those that overlap or touch.
 func (c config) byRow(ctx context.Context, t *operators.Task, input int) ([]Range, error) {
 	in := t.Inputs[input]
-	if err := elsewhere(in); err != nil {
-		return nil, operators.Permanent(err)
-	}
 	if len(t.InputFiles[input]) == 0 {
 		return nil, nil
 	}

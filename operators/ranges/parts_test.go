@@ -23,9 +23,6 @@ func TestPartsByKey(t *testing.T) {
 	require.ErrorContains(t, err, "`where` would leave rows out")
 	require.True(t, operators.IsPermanent(err))
 
-	require.NoError(t, elsewhere(in))
-	in.PartitionBy = dag.Partitioning{}
-	require.ErrorContains(t, elsewhere(in), "a worker is not told")
-	in.Partitions = []storage.Partition{{Key: dag.WholeKey}, {Key: "2026-01-31"}, {Key: "monday"}}
-	require.NoError(t, elsewhere(in))
+	_, server := any(Operator("range_aggregator")).(operators.ServerOnly)
+	require.True(t, server, "workers are not told how inputs are partitioned")
 }

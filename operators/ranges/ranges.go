@@ -108,6 +108,10 @@ func (name Operator) Spec() dag.OperatorSpec {
 	}
 }
 
+// ServerOnly implements operators.ServerOnly: a worker elsewhere is not told how inputs are partitioned, and their
+// partitions may be parts themselves.
+func (Operator) ServerOnly() {}
+
 // checkJob refuses jobs whose output would not have each range once.
 func checkJob(name string, job *dag.Job) *dag.ConfigError {
 	refuse := func(format string, args ...any) *dag.ConfigError {

@@ -303,6 +303,8 @@ func (d *deploy) insertGenerations(ctx context.Context, tx pgx.Tx) error {
 		Storage     dag.Storage      `json:"storage"`
 		PartitionBy dag.Partitioning `json:"partition_by"`
 		Continues   *uuid.UUID       `json:"continues"`
+		RangeStart  *int64           `json:"range_start"`
+		RangeEnd    *int64           `json:"range_end"`
 	}
 
 	var made []row
@@ -315,7 +317,9 @@ func (d *deploy) insertGenerations(ctx context.Context, tx pgx.Tx) error {
 
 			id := uuid.Must(uuid.NewV7())
 			d.generations[ref] = generationRef{id: id}
-			made = append(made, row{ID: id, Dataset: d.datasets[ref], Origin: d.origins[job.Name],
+			start, end := d.extent(job)
+			made = append(made, row{RangeStart: start, RangeEnd: end,
+				ID: id, Dataset: d.datasets[ref], Origin: d.origins[job.Name],
 				ConfigHash: d.prints[job.Name].ConfigHash(i),
 				Location:   fmt.Sprintf("%s/%s/%s/", d.caller.OrgSlug, d.datasets[ref], id),
 				Storage:    job.Storage[i], PartitionBy: job.PartitionBy, Continues: d.continues(ref)})
@@ -326,13 +330,27 @@ func (d *deploy) insertGenerations(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `
-		INSERT INTO dataset_versions (id, org_id, dataset_uuid, origin_job_id, storage_location, storage, partition_by, config_hash, continues, created_by_dag_version)
-		SELECT w.id, $1, w.dataset, w.origin, w.location, w.storage, w.partition_by, w.config_hash, w.continues, $3
-		FROM jsonb_to_recordset($2) AS w(id uuid, dataset uuid, origin uuid, config_hash text, location text, storage jsonb, partition_by jsonb, continues uuid)`,
+		INSERT INTO dataset_versions (id, org_id, dataset_uuid, origin_job_id, storage_location, storage, partition_by, config_hash, continues, created_by_dag_version,
+			range_start, range_end)
+		SELECT w.id, $1, w.dataset, w.origin, w.location, w.storage, w.partition_by, w.config_hash, w.continues, $3,
+			w.range_start, w.range_end
+		FROM jsonb_to_recordset($2) AS w(id uuid, dataset uuid, origin uuid, config_hash text, location text, storage jsonb, partition_by jsonb, continues uuid,
+			range_start bigint, range_end bigint)`,
 		d.caller.OrgID, made, d.version); err != nil {
 		return fmt.Errorf("insert generations: %w", err)
 	}
 	return nil
+}
+
+// extent returns the positions that a job reads, where its config has a fixed range of them. The range is part of the
+// config hash, so it distinguishes no generations that were one before.
+func (d *deploy) extent(job dag.Job) (start, end *int64) {
+	read := d.deployer.catalog.Operators[job.Operator].Extent
+	if read == nil {
+		return nil, nil
+	}
+	from, to := read(job.Config)
+	return &from, &to
 }
 
 // findGenerations finds the generations that the document's outputs had before. It relies on

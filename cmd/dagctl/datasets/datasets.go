@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -197,6 +198,12 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 					"", "DATASET VERSION", "SINCE", "STORAGE", "PARTITIONS", "ROWS", "SIZE", "CREATED",
 					"COLUMNS CHANGED",
 				}}
+				ranges := slices.ContainsFunc(generations, func(g registry.Generation) bool {
+					return g.EndPosition != nil
+				})
+				if ranges {
+					t.Header = slices.Insert(t.Header, 5, "POSITIONS")
+				}
 				for _, g := range generations {
 					mark := ""
 					if g.Served {
@@ -206,9 +213,13 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 					if g.Inherited > 0 {
 						partitions += fmt.Sprintf(", %d kept", g.Inherited)
 					}
-					t.Add(mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage,
+					cells := []string{mark, g.ID.String(), fmt.Sprintf("v%d", g.DAGVersion), g.Storage,
 						partitions, fmt.Sprint(g.Rows), web.Size(g.Bytes), cli.Ago(&g.CreatedAt, now),
-						cli.OneLine(web.Changes(g.Changes), 100))
+						cli.OneLine(web.Changes(g.Changes), 100)}
+					if ranges {
+						cells = slices.Insert(cells, 5, web.Positions(g.FirstPosition, g.EndPosition))
+					}
+					t.Add(cells...)
 				}
 
 				t.Write(w)

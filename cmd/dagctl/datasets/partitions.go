@@ -4,20 +4,25 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/web"
 )
 
 func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 	var (
-		page   cli.Page
-		states bool
+		page     cli.Page
+		states   bool
+		position int64
 	)
 	cmd := &cobra.Command{
 		Use:   "partitions NAME",
@@ -28,11 +33,18 @@ func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			query := url.Values{}
+			if cmd.Flags().Changed("position") {
+				if position < 0 {
+					return fault.New(fault.Invalid, "--position %d: positions begin at 0", position)
+				}
+				query.Set("position", strconv.FormatInt(position, 10))
+			}
 			if states {
 				return printStates(cmd.Context(), c, api, args[0], page)
 			}
 			partitions, err := cli.Fetch[registry.Revision](cmd.Context(), api,
-				cli.DatasetPath(args[0])+"/partitions", nil, page)
+				cli.DatasetPath(args[0])+"/partitions", query, page)
 			if err != nil {
 				return err
 			}
@@ -42,9 +54,17 @@ func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"PARTITION", "REVISION", "ROWS", "SIZE", "MADE", "TASK",
 				}}
+				ranges := len(partitions) > 0 && partitions[0].RangeEnd != nil
+				if ranges {
+					t.Header = slices.Insert(t.Header, 1, "POSITIONS")
+				}
 				for _, p := range partitions {
-					t.Add(cli.OneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows), web.Size(p.Bytes),
-						cli.Ago(&p.Materialized, now), p.TaskID.String())
+					cells := []string{cli.OneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows),
+						web.Size(p.Bytes), cli.Ago(&p.Materialized, now), p.TaskID.String()}
+					if ranges {
+						cells = slices.Insert(cells, 1, web.Positions(p.RangeStart, p.RangeEnd))
+					}
+					t.Add(cells...)
 				}
 				t.Write(w)
 			})
@@ -52,8 +72,11 @@ func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	page.AddFlags(cmd)
+	cmd.Flags().Int64Var(&position, "position", 0, "only the range, or the segment of a cursor, that covers this "+
+		"position")
 	cmd.Flags().BoolVar(&states, "states", false, "all partitions with their states, the last key first: "+
 		"present, missing, held, rejected, failed, stale, building")
+	cmd.MarkFlagsMutuallyExclusive("states", "position")
 	return cmd
 }
 

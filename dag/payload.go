@@ -1,0 +1,82 @@
+package dag
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// payloadFaults is how many faults of a payload are told at once.
+const payloadFaults = 5
+
+// PayloadError returns what a schema has against a payload, in one line: what is wrong where, and what would be right.
+// err is the verdict of a compiled schema; nil is none.
+func PayloadError(err error) error {
+	var invalid *jsonschema.ValidationError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	faults := faultsOf(invalid)
+	slices.Sort(faults)
+	faults = slices.Compact(faults)
+	if more := len(faults) - payloadFaults; more > 0 {
+		faults = append(faults[:payloadFaults], fmt.Sprintf("and %d more", more))
+	}
+	return fault.New(fault.Invalid, "%s", strings.Join(faults, "; "))
+}
+
+// faultsOf returns a text for each leaf of a verdict.
+func faultsOf(e *jsonschema.ValidationError) (faults []string) {
+	label := "it"
+	if len(e.InstanceLocation) > 0 {
+		label = "`" + strings.Join(e.InstanceLocation, ".") + "`"
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.AnyOf, *kind.OneOf:
+		return []string{label + " has none of the forms that payload_schema allows"}
+	case *kind.AdditionalProperties:
+		return []string{fmt.Sprintf("%s has the field %s, which payload_schema does not know", label,
+			inQuotes(k.Properties))}
+	case *kind.Required:
+		return []string{fmt.Sprintf("%s needs %s", label, inQuotes(k.Missing))}
+	case *kind.Enum:
+		return []string{fmt.Sprintf("%s must be one of %s, not %s", label, inJSON(k.Want), inJSON(k.Got))}
+	case *kind.Const:
+		return []string{fmt.Sprintf("%s must be %s, not %s", label, inJSON(k.Want), inJSON(k.Got))}
+	case *kind.Type:
+		return []string{fmt.Sprintf("%s must be %s, not %s", label, inWords(k.Want), inWords([]string{k.Got}))}
+	}
+
+	if len(e.Causes) == 0 {
+		return []string{badValue(label, e, nil)}
+	}
+	for _, cause := range e.Causes {
+		faults = append(faults, faultsOf(cause)...)
+	}
+	return faults
+}
+
+// inQuotes returns names, sorted and each in quotes.
+func inQuotes(names []string) string {
+	list := make([]string, len(names))
+	for i, name := range slices.Sorted(slices.Values(names)) {
+		list[i] = fmt.Sprintf("%q", name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// inJSON returns a value as it would be written.
+func inJSON(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
+}

@@ -1,0 +1,4 @@
+SELECT * FROM old
+UNION ALL
+SELECT * FROM new
+ORDER BY block_number
