@@ -26,8 +26,6 @@ func checkPayloadJob(job *dag.Job, c config) *dag.ConfigError {
 	case len(job.Outputs) != 0:
 		return &dag.ConfigError{Message: job.Operator + " writes no rows about a payload, whose task says how it was " +
 			"delivered: give the job `outputs: 0`"}
-	case job.Effect == dag.EffectInternal:
-		return &dag.ConfigError{Message: job.Operator + " changes what is outside: leave `effect: internal` out"}
 	case operators.ExpandURL(c.URL, nil) != c.URL:
 		return &dag.ConfigError{Key: "url", Message: "the tasks of a source of kind " + job.Source.Kind +
 			" have no partition: leave {partition}, {start} and {end} out"}

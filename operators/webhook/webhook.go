@@ -37,7 +37,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  Operational,
 		CheckJob:     checkJob,
-		Shape:        Shape,
+		Shape:        shape,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return operators.ExpandURL(address, nil)
