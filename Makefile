@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help queue pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
+.PHONY: help queue birthdays pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ chaos: setup test-servers ## kill, stop and cut off servers, workers and Postgre
 queue: setup ## 50,000 tasks of examples/task-queue and 10,000 of examples/planner-worker through kills, for some minutes
 	go test -run 'Test(TaskQueue|PlannerWorker)ThroughKills$$' -parallel 1 -timeout 60m -v ./examples -args -queue-tasks 50000 \
 		-planner-tasks 10000 -planner-entities 200
+
+birthdays: setup test-servers ## a year of examples/birthdays with 2,000 users in 50 zones, by a scripted clock, for some minutes
+	go test -run 'TestBirthdaysThroughAYear$$' -timeout 60m -v ./examples -args -birthday-users 40
 
 alerts: setup ## cause outages under a real Prometheus with the rules of docs/alerts.yaml, for some minutes
 	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }

@@ -35,17 +35,36 @@ func (d *Dispatcher) loops() []Loop {
 		{Name: "quotas", Body: d.Pressure.ReviewQuotas},
 		{Name: "reap", Body: d.reapInContact},
 		{Name: "heartbeat", Body: d.HeartbeatWorker},
-		{Name: "clock", Body: AtMostEach(clockEvery, d.measureClock)},
+		{Name: "clock", Run: d.keepClock},
 		{Name: "claim", Run: d.runInProcess},
 		{Name: "polls", Run: d.watchPolls},
 	}
 }
 
-// clockEvery is how often a process looks whether its time is still the database's.
-const clockEvery = 5 * time.Second
+// clockSet is the least by which the database's clock has to be set for loops to look at once what is due by it.
+const clockSet = time.Second
 
-func (d *Dispatcher) measureClock(ctx context.Context, _ time.Time) (more bool, err error) {
-	return false, clock.Measure(ctx, d.Pool)
+// keepClock keeps the process's time that of the database until ctx ends.
+func (d *Dispatcher) keepClock(ctx context.Context) error {
+	tick := time.NewTicker(clock.Every)
+	defer tick.Stop()
+	for {
+		began, before := time.Now(), clock.Now()
+		if err := clock.Measure(ctx, d.Pool); err != nil && ctx.Err() == nil {
+			d.Log.Error("the database's clock could not be read, will try again", "error", err)
+		}
+		if by := clock.Now().Sub(before) - time.Since(began); by.Abs() > clockSet {
+			d.Log.Warn("the database's clock was set", "by", by)
+			d.Wakeups.All()
+			wakeup.Poke(d.Wakeups.Timers)
+		}
+
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
 // Run runs the loops until ctx ends, then hands back the leases of the tasks that it was running. others are the loops

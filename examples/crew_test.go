@@ -33,12 +33,25 @@ type crew struct {
 	admin   string                  // token
 	live    atomic.Pointer[url.URL] // where the front passes requests to
 	journal string                  // file where the workers say what they do
+	config  string                  // of the servers, but for their addresses
 }
 
 // newCrew starts servers of an example whose workers serve the runtime.
 func newCrew(t *testing.T, example, runtime string, servers int) *crew {
 	t.Helper()
 	c := &crew{fleet: &fleet{world: newWorld(t, example)}, journal: filepath.Join(t.TempDir(), "journal")}
+	c.open(t, servers, fmt.Sprintf("runtimes: { dispatcher: in-process, %s: poll }", runtime))
+	var made struct{ Secret string }
+	c.decode(t, &made, "tokens", "create", "workers", "--kind", "worker", "--runtime", runtime)
+	c.worker = made.Secret
+	var deployed any
+	c.decode(t, &deployed, "deploy", c.dir, "--yes")
+	return c
+}
+
+// open starts servers, with more lines of their config and variables of their environment, and makes an admin's token.
+func (c *crew) open(t *testing.T, servers int, config string, env ...string) {
+	t.Helper()
 	front := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(c.live.Load()) },
 		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) },
@@ -46,44 +59,46 @@ func newCrew(t *testing.T, example, runtime string, servers int) *crew {
 	t.Cleanup(front.Close)
 	c.url = front.URL
 	c.env = append(processtest.Environment(t), "DAGCTL_URL="+c.url, "DAGCTL_SECRETS_KEY="+authz.NewVaultKey())
+	c.env = append(c.env, env...)
 
 	key := filepath.Join(t.TempDir(), "task.pem")
 	_, err := authz.EnsureTaskKey(key)
 	require.NoError(t, err)
-	for range servers {
-		address := processtest.FreeAddress(t)
-		config := filepath.Join(t.TempDir(), "config.yaml")
-		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+	c.config = fmt.Sprintf(`
 database_url: %q
-listen: %s
 base_url: %s
 storage: { root: %q }
 tasks: { key_files: [%q] }
 limits: { requests_per_second: 10000, burst: 10000, worker_requests_per_second: 20000, worker_burst: 20000 }
 log: { format: text }
-runtimes: { dispatcher: in-process, %s: poll }
-`, c.dbURL, address, c.url, filepath.Join(c.data, "storage"), key, runtime), 0o600))
-
-		// Each is started on the database as the one before has left it.
-		server := start(t, c.dagctl(t, "serve", "--config", config))
-		server.url = &url.URL{Scheme: "http", Host: address}
-		c.live.Store(server.url)
-		processtest.Eventually(t, "a server is ready", func() bool {
-			answer, err := http.Get(c.url + "/readyz")
-			return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
-		})
-		c.servers = append(c.servers, server)
+%s
+`, c.dbURL, c.url, filepath.Join(c.data, "storage"), key, config)
+	for range servers {
+		c.serve(t) // each on the database as the one before has left it
 	}
 
-	var first, made struct{ Secret string }
+	var first struct{ Secret string }
 	c.decode(t, &first, "admin", "bootstrap", "--org", "local", "--database-url", c.dbURL)
 	c.admin = first.Secret
 	c.env = append(c.env, "DAGCTL_TOKEN="+c.admin)
-	c.decode(t, &made, "tokens", "create", "workers", "--kind", "worker", "--runtime", runtime)
-	c.worker = made.Secret
-	var deployed any
-	c.decode(t, &deployed, "deploy", c.dir, "--yes")
-	return c
+}
+
+// serve starts one more server, to which the front passes requests from then on.
+func (c *crew) serve(t *testing.T) *process {
+	t.Helper()
+	address := processtest.FreeAddress(t)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(c.config+"listen: "+address+"\n"), 0o600))
+
+	server := start(t, c.dagctl(t, "serve", "--config", config))
+	server.url = &url.URL{Scheme: "http", Host: address}
+	c.live.Store(server.url)
+	processtest.Eventually(t, "a server is ready", func() bool {
+		answer, err := http.Get(c.url + "/readyz")
+		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	})
+	c.servers = append(c.servers, server)
+	return server
 }
 
 // process is one that a test may kill.

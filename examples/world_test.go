@@ -40,7 +40,13 @@ type world struct {
 
 func newWorld(t testing.TB, example string) *world {
 	t.Helper()
-	w := &world{dir: copyOf(t, example), data: t.TempDir(), dbURL: testdb.URL(t)}
+	return newWorldOn(t, example, testdb.URL(t))
+}
+
+// newWorldOn returns a world with a database of the caller's.
+func newWorldOn(t testing.TB, example, url string) *world {
+	t.Helper()
+	w := &world{dir: copyOf(t, example), data: t.TempDir(), dbURL: url}
 	var err error
 	w.owner, err = pg.Open(t.Context(), w.dbURL, pg.WithMaxConns(4))
 	require.NoError(t, err)
@@ -81,9 +87,9 @@ func copyOf(t testing.TB, example string) string {
 }
 
 // serve starts `dagctl dev` on the copy.
-func (w *world) serve(t testing.TB) *processtest.Server {
+func (w *world) serve(t testing.TB, flags ...string) *processtest.Server {
 	t.Helper()
-	return processtest.Dev(t, w.dir, w.data, "--database-url", w.dbURL)
+	return processtest.Dev(t, w.dir, w.data, append(flags, "--database-url", w.dbURL)...)
 }
 
 // ask runs a command against the running server.

@@ -75,6 +75,27 @@ get_mariadb() {
 	(has_mariadb) || { say "install MariaDB, for example: dnf install mariadb-server"; exit 1; }
 }
 
+# libfaketime, for PostgreSQL servers whose clock a test sets.
+has_faketime() {
+	for library in /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib64/faketime/libfaketimeMT.so.1 \
+		/usr/lib/faketime/libfaketimeMT.so.1 /opt/homebrew/lib/faketime/libfaketime.1.dylib \
+		/usr/local/lib/faketime/libfaketime.1.dylib; do
+		[ -e "$library" ] && return 0
+	done
+	return 1
+}
+
+get_faketime() {
+	has_faketime && return 0
+	if [ "$(uname -s)" = Darwin ] && command -v brew >/dev/null; then
+		say "installing with Homebrew: libfaketime"
+		brew install --quiet libfaketime
+	elif command -v apt-get >/dev/null; then
+		apt_install libfaketime
+	fi
+	has_faketime || { say "install libfaketime, for example: dnf install libfaketime"; exit 1; }
+}
+
 for lock in tools/*/package-lock.json; do
 	folder=${lock%/*}
 	cmp -s "$lock" "$folder/node_modules/.installed" && continue
@@ -90,3 +111,4 @@ done
 get_mariadb
 has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
 get_browser
+get_faketime

@@ -73,7 +73,8 @@ func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Ti
 		return err
 	}
 	task, err := t.Sources.EnqueueTimer(ctx, tx, sources.TimerTask{Org: org, Timer: timer.ID, DAG: timer.DAG,
-		Job: timer.Job, Key: occurrence(timer), Payload: timer.Payload, At: timer.UTC, Timezone: timer.Timezone}, now)
+		Job: timer.Job, Key: occurrence(timer), Payload: timer.Payload, At: timer.UTC, Local: timer.Local,
+		Timezone: timer.Timezone}, now)
 	if err != nil {
 		return err
 	}

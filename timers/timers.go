@@ -114,6 +114,7 @@ func (t *Timers) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-t.Dispatcher.Wakeups.Timers: // the clock was set
 		case <-time.After(time.Duration((0.8 + 0.4*rand.Float64()) * float64(time.Second))):
 		}
 	}

@@ -24,13 +24,14 @@ type TimerTask struct {
 	Key      string // the same for the same occurrence
 	Payload  json.RawMessage
 	At       time.Time // when it was due
+	Local    string    // the same, as the zone's clocks show it
 	Timezone string
 }
 
 // metadata is what the task knows of its timer.
 func (t TimerTask) metadata() (json.RawMessage, error) {
 	return json.Marshal(map[string]any{"timer": map[string]any{"id": t.Timer, "key": t.Key, "due_at": t.At,
-		"timezone": t.Timezone}})
+		"due_local": t.Local, "timezone": t.Timezone}})
 }
 
 // timerJob returns the job of the active version that a timer names.

@@ -144,6 +144,7 @@ type Taken struct {
 	Started           bool // an attempt was made before
 	Partitions        []string
 	Payload           []byte
+	Metadata          []byte // nil: it has none
 	Limits            []string
 
 	Runtime string

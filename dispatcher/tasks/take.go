@@ -114,10 +114,11 @@ func TakePicked(b *pg.Batch, pick string, args ...any) *pg.Later[[]Taken] {
 		taken []Taken
 	)
 	into := []any{&c.Task, &c.Org, &c.Origin, &c.Slot, &c.Kind, &c.Attempt, &c.Started, &c.Partitions, &c.Payload,
-		&c.Limits, &c.Runtime, &c.queue.Needs, &c.queue.Class, &c.queue.DAG, &c.rank, &c.Trace}
+		&c.Metadata, &c.Limits, &c.Runtime, &c.queue.Needs, &c.queue.Class, &c.queue.DAG, &c.rank, &c.Trace}
 
 	b.Query("take ready tasks", into, func() error {
-		c.Partitions, c.Payload, c.Limits = slices.Clone(c.Partitions), slices.Clone(c.Payload), slices.Clone(c.Limits)
+		c.Partitions, c.Limits = slices.Clone(c.Partitions), slices.Clone(c.Limits)
+		c.Payload, c.Metadata = slices.Clone(c.Payload), slices.Clone(c.Metadata)
 		c.queue.Org, c.queue.Runtime = c.Org, c.Runtime
 		taken = append(taken, c)
 		return nil
@@ -127,7 +128,7 @@ func TakePicked(b *pg.Batch, pick string, args ...any) *pg.Later[[]Taken] {
 			DELETE FROM ready WHERE task_id = ANY (ARRAY(SELECT task_id FROM picked))
 			RETURNING task_id, needs, class, turn, rank)
 		SELECT t.id, t.org_id, t.job_id, t.slot, t.kind, t.attempt, t.started_at IS NOT NULL,
-			coalesce(t.partitions, '{}'), t.payload, t.limits, t.runtime, k.needs, k.class, k.turn, k.rank,
+			coalesce(t.partitions, '{}'), t.payload, t.metadata, t.limits, t.runtime, k.needs, k.class, k.turn, k.rank,
 			coalesce(t.metadata->>'traceparent', '')
 		FROM taken k CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = k.task_id LIMIT 1) AS t
 		ORDER BY k.class, k.rank, t.id`, args...)

@@ -87,8 +87,8 @@ var removeTasks = `
 func (u *Upkeep) sweeps() workitems.Kind {
 	return workitems.Kind{
 		Name: kindSweep, Every: sweepEvery, Whole: wholeEvery, Begin: u.beginSweep,
-		Objects: []string{"backfills", "bulk_actions", "data_invalidations", "effect_positions", "events", "limits",
-			"outbox", "scheduled_events", "strays", "tasks", "versions"},
+		Objects: []string{"backfills", "bulk_actions", "data_invalidations", "deliveries", "effect_positions", "events",
+			"limits", "outbox", "scheduled_events", "strays", "tasks", "versions"},
 	}
 }
 
@@ -127,6 +127,8 @@ func (u *Upkeep) beginSweep(ctx context.Context, object string, now time.Time) (
 		return u.sweepBackfills(now.Add(-keepActions)), nil
 	case "limits":
 		return u.beginLimits(ctx)
+	case "deliveries":
+		return u.beginDeliveries(ctx, now.Add(-u.KeepDeliveries))
 	case "effect_positions":
 		return u.sweepEffects, nil
 	case "versions":

@@ -35,6 +35,8 @@ type Upkeep struct {
 
 	// KeepVersions is how long versions stay that no longer serve, before they shrink to their records.
 	KeepVersions time.Duration
+	// KeepDeliveries is how long it stays known that a payload was delivered.
+	KeepDeliveries time.Duration
 }
 
 // New returns the upkeep of a dispatcher.
@@ -42,7 +44,7 @@ func New(d *dispatcher.Dispatcher, b *builds.Builds, v *views.Views, us *usage.U
 	u := &Upkeep{
 		dispatcher: d, pool: d.Pool, requests: d.Requests, registry: d.Registry, storage: d.Storage,
 		builds: b, views: v, wake: d.Wakeups, log: d.Log, workerID: d.WorkerID, poll: d.Poll,
-		KeepVersions: KeepVersions, usage: us,
+		KeepVersions: KeepVersions, KeepDeliveries: KeepDeliveries, usage: us,
 	}
 	u.items = workitems.New(d.Pool, d.Log, u.sweeps(), u.expiring(), u.collecting(), u.reconciling(), u.limits(),
 		u.fanOut(), us.Counting(), us.Measuring())

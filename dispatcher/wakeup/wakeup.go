@@ -22,7 +22,7 @@ const channel = "dagctl"
 // debounces notifications and sends them outside the transactions that caused them, because a NOTIFY inside every
 // transaction would serialise their commits.
 type Hub struct {
-	Route, Claim, Announce, Build, Promote, Sources chan struct{}
+	Route, Claim, Announce, Build, Promote, Sources, Timers chan struct{}
 
 	Invoke    []chan struct{} // one for each Lambda function
 	Claimable broadcast       // for the polls of workers elsewhere
@@ -37,7 +37,8 @@ type Hub struct {
 func New() *Hub {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
 	return &Hub{Route: one(), Claim: one(), Announce: one(), Build: one(), Promote: one(), Sources: one(),
-		self: uuid.NewString(), pending: map[string]bool{}, changed: one()}
+		Timers: one(),
+		self:   uuid.NewString(), pending: map[string]bool{}, changed: one()}
 }
 
 // Poke puts a hint into a channel of capacity one, unless one is already there.

@@ -201,7 +201,18 @@ func (s *Server) end(signal os.Signal) {
 // Eventually waits until a condition holds, and fails after two minutes.
 func Eventually(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
+	eventually(t, what, 50*time.Millisecond, ask)
+}
+
+// Often is like Eventually, and asks more often.
+func Often(t testing.TB, what string, ask func() bool) {
+	t.Helper()
+	eventually(t, what, 5*time.Millisecond, ask)
+}
+
+func eventually(t testing.TB, what string, every time.Duration, ask func() bool) {
+	t.Helper()
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	deadline := time.After(2 * time.Minute)
 	for !ask() {

@@ -19,6 +19,9 @@ type anchor struct{ own, shared time.Time }
 
 var current atomic.Pointer[anchor]
 
+// Every is how often a process looks whether its time is still the database's. Tests look more often: see skew.go.
+var Every = 5 * time.Second
+
 // own is the process's own clock. Tests set it wrong: see skew.go.
 var own = time.Now
 

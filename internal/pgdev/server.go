@@ -47,6 +47,8 @@ type Config struct {
 	AllowDownload bool
 	// Settings adds to the server's parameters or replaces them.
 	Settings map[string]string
+	// Env adds variables to the server's environment, NAME=VALUE.
+	Env []string
 	// Log gets messages about slow steps; nil: none. The server's own lines go to postgres.log in the data folder.
 	Log *slog.Logger
 }
@@ -104,7 +106,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 
 	// A port that was free a moment ago may be taken when the server binds it.
 	for attempt := 1; ; attempt++ {
-		err = s.launch(ctx, bin, cfg.Settings)
+		err = s.launch(ctx, bin, cfg)
 		if err == nil || attempt == 5 || !strings.Contains(err.Error(), "could not create any TCP/IP sockets") {
 			return err
 		}
@@ -112,12 +114,12 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 }
 
 // launch starts the server and waits until it accepts connections.
-func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]string) error {
+func (s *Server) launch(ctx context.Context, bin binaries, cfg Config) error {
 	params, err := s.parameters()
 	if err != nil {
 		return err
 	}
-	maps.Copy(params, settings)
+	maps.Copy(params, cfg.Settings)
 	args := []string{"-D", s.folder.cluster}
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		args = append(args, "-c", name+"="+params[name])
@@ -130,7 +132,7 @@ func (s *Server) launch(ctx context.Context, bin binaries, settings map[string]s
 
 	// Not CommandContext: the server outlives the context of its start.
 	cmd := s.account.command(exec.Command(bin.path("postgres"), args...), s.folder.cluster)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(cmd.Env, cfg.Env...)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}

@@ -120,8 +120,12 @@ func parse(from map[string]any) (config, *dag.ConfigError) {
 
 // checkJob refuses jobs that would lose rows about deliveries, or could not tell them apart.
 func checkJob(job *dag.Job) *dag.ConfigError {
-	if _, err := parse(job.Config); err != nil {
+	c, err := parse(job.Config)
+	switch {
+	case err != nil:
 		return err
+	case job.Source != nil:
+		return checkPayloadJob(job, c)
 	}
 	return CheckJob(job)
 }

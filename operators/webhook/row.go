@@ -3,6 +3,7 @@ package webhook
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -16,6 +17,15 @@ type Row struct {
 	Text   json.RawMessage
 	values map[string]json.RawMessage
 	zoned  map[string]bool // columns of the type TIMESTAMP WITH TIME ZONE
+	from   string          // "payload", or "" for a row of the input
+}
+
+// name returns how errors name the row.
+func (r Row) name() string {
+	if r.from != "" {
+		return "the " + r.from
+	}
+	return fmt.Sprintf("row %d", r.Number)
 }
 
 // maxKey is the longest key of a row, in bytes.
@@ -25,6 +35,9 @@ const maxKey = 1000
 func (r Row) Value(column string) (json.RawMessage, error) {
 	value, ok := r.values[column]
 	if !ok {
+		if r.from != "" {
+			return nil, operators.Permanent(fault.New(fault.Invalid, "the %s has no field %q", r.from, column))
+		}
 		return nil, operators.Permanent(fault.New(fault.Invalid, "the input has no column %q", column))
 	}
 	return value, nil
@@ -53,8 +66,7 @@ func (r Row) Key(columns []string) (string, error) {
 	for i, column := range columns {
 		value, err := r.Value(column)
 		if err == nil && string(value) == "null" {
-			err = operators.Permanent(fault.New(fault.Invalid, "row %d has no %s, which is of the key", r.Number,
-				column))
+			err = operators.Permanent(fault.New(fault.Invalid, "%s has no %s, which is of the key", r.name(), column))
 		}
 		if err != nil {
 			return "", err
@@ -82,8 +94,8 @@ func (r Row) Key(columns []string) (string, error) {
 		key = string(list)
 	}
 	if len(key) > maxKey {
-		return "", operators.Permanent(fault.New(fault.TooLarge, "row %d has a key of %d bytes; %d are allowed",
-			r.Number, len(key), maxKey).WithHint("name fewer or shorter columns as `key`"))
+		return "", operators.Permanent(fault.New(fault.TooLarge, "%s has a key of %d bytes; %d are allowed",
+			r.name(), len(key), maxKey).WithHint("name fewer or shorter columns as `key`"))
 	}
 	return key, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,9 +77,35 @@ var columns = []dag.Column{{Name: "key", Type: "VARCHAR"}, {Name: "status", Type
 	{Name: "http_status", Type: "INTEGER"}, {Name: "error", Type: "VARCHAR"},
 	{Name: "idempotency_key", Type: "VARCHAR"}}
 
-// Shape is the Shape of operators that deliver.
-func Shape(*dag.Job, [][]dag.Column) (dag.Shape, error) {
-	return dag.Shape{Writes: [][]dag.Column{columns}}, nil
+// shape says what a job reads and writes, and refuses columns that its input does not have.
+func shape(job *dag.Job, inputs [][]dag.Column) (s dag.Shape, err error) {
+	if len(job.Outputs) == 0 {
+		return s, nil
+	}
+	s.Writes = [][]dag.Column{columns}
+	c, wrong := parse(job.Config)
+	if wrong != nil || len(inputs) != 1 || inputs[0] == nil {
+		return s, nil
+	}
+
+	if len(c.Columns) > 0 {
+		s.Reads = [][]string{slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Key, c.Columns))))}
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(inputs[0], func(column dag.Column) bool { return column.Name == name })
+	}
+	for _, field := range []struct {
+		key   string
+		names []string
+	}{{"key", c.Key}, {"columns", c.Columns}} {
+		for _, name := range field.names {
+			if !has(name) {
+				s.Refused = append(s.Refused, dag.ConfigError{Key: field.key,
+					Message: fmt.Sprintf("the input has no column %q", name)})
+			}
+		}
+	}
+	return s, nil
 }
 
 // outcome is a row of the output.

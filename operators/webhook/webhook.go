@@ -33,11 +33,11 @@ func (*operator) ServerOnly() {}
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: "webhook_deliver", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
+		Name: "webhook_deliver", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  Operational,
 		CheckJob:     checkJob,
-		Shape:        Shape,
+		Shape:        shape,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return operators.ExpandURL(address, nil)
@@ -68,12 +68,27 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 	if err != nil {
 		return operators.Result{}, err
 	}
-	return s.Run(ctx, func(row Row) ([]Message, error) {
+	message := func(row Row) (Message, error) {
 		key, err := row.Key(c.Key)
 		if err != nil {
-			return nil, err
+			return Message{}, err
 		}
 		body, err := row.Body(c.Columns)
-		return []Message{{Key: key, Target: target, Body: body}}, err
+		return Message{Key: key, Target: target, Body: body}, err
+	}
+	if len(t.Outputs) == 0 {
+		row, err := payloadRow(t)
+		if err != nil {
+			return operators.Result{}, err
+		}
+		m, err := message(row)
+		if err != nil {
+			return operators.Result{}, err
+		}
+		return s.runPayload(ctx, m)
+	}
+	return s.Run(ctx, func(row Row) ([]Message, error) {
+		m, err := message(row)
+		return []Message{m}, err
 	})
 }

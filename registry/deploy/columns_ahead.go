@@ -39,7 +39,7 @@ func (d *deploy) workOutColumns(
 	for i := range next.Datasets {
 		n := &next.Datasets[i]
 		w.next[outputRef{n.Job, n.Output}] = n
-		unknown = unknown || n.Columns == nil
+		unknown = unknown || n.Columns == nil || w.goesOn(n.Job)
 	}
 	if !unknown {
 		return nil
@@ -74,6 +74,13 @@ func (d *deploy) workOutColumns(
 	return e
 }
 
+// goesOn reports whether a job goes on with what it has written although its definition may have changed: one that acts
+// outside. What it says is looked at although the columns of its outputs are known.
+func (w *columnsAhead) goesOn(name string) bool {
+	job, ok := w.d.doc.Job(name)
+	return ok && job.Effect == dag.EffectExternal
+}
+
 // job works out the columns of a job's outputs, after those of its inputs.
 func (w *columnsAhead) job(name string) {
 	if w.done[name] {
@@ -101,7 +108,7 @@ func (w *columnsAhead) job(name string) {
 	looked := false
 	for i := range job.Outputs {
 		n := w.next[outputRef{name, i}]
-		if n == nil || n.Columns != nil {
+		if n == nil || n.Columns != nil && !w.goesOn(name) {
 			continue
 		}
 		if !looked {
@@ -120,6 +127,7 @@ func (w *columnsAhead) job(name string) {
 			}
 		}
 		switch {
+		case n.Columns != nil:
 		case shape != nil && len(shape.Writes) > i:
 			n.Columns = shape.Writes[i]
 		case len(job.Inputs) == 0:

@@ -248,6 +248,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 	a.Dispatcher.Usage.Prices = usage.Prices{Currency: cfg.Prices.Currency, Second: cfg.Prices.Second,
 		Written: cfg.Prices.Written, StoredMonths: cfg.Prices.StoredByMonth}
 	a.Dispatcher.Usage.Keep = time.Duration(cfg.UsageRetentionDays) * 24 * time.Hour
+	a.Dispatcher.Upkeep.KeepDeliveries = time.Duration(cfg.DeliveriesRetentionDays) * 24 * time.Hour
 	a.Dispatcher.Upkeep.KeepVersions = time.Duration(cfg.VersionRetentionDays) * 24 * time.Hour
 	return nil
 }

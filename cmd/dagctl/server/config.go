@@ -67,6 +67,8 @@ type Config struct {
 
 	// VersionRetentionDays is how long DAG versions stay that no longer serve, before they shrink to their records.
 	VersionRetentionDays int `yaml:"version_retention_days"`
+	// DeliveriesRetentionDays is how long it stays known that webhook_deliver has delivered a payload.
+	DeliveriesRetentionDays int `yaml:"deliveries_retention_days"`
 	// UsageRetentionDays is how long it stays known what jobs used.
 	UsageRetentionDays int `yaml:"usage_retention_days"`
 
@@ -271,12 +273,14 @@ var (
 		Runtimes: RuntimesConfig{"dispatcher": {{Kind: backends.InProcess}}},
 		Storage:  defaultStorage, Operators: DefaultOperators, Workers: defaultWorkers, Queries: defaultQueries,
 		Engines: defaultEngines, Limits: defaultLimits, Weights: defaultWeights,
-		Backpressure:         BackpressureConfig{MaxQueued: 1_000_000},
-		TaskLogs:             defaultTaskLogs,
-		Identity:             defaultIdentity,
-		VersionRetentionDays: int(upkeep.KeepVersions / (24 * time.Hour)),
-		UsageRetentionDays:   int(usage.KeepUsage / (24 * time.Hour)),
-		Log:                  DefaultLog,
+		Backpressure:            BackpressureConfig{MaxQueued: 1_000_000},
+		TaskLogs:                defaultTaskLogs,
+		Identity:                defaultIdentity,
+		VersionRetentionDays:    int(upkeep.KeepVersions / (24 * time.Hour)),
+		DeliveriesRetentionDays: int(upkeep.KeepDeliveries / (24 * time.Hour)),
+
+		UsageRetentionDays: int(usage.KeepUsage / (24 * time.Hour)),
+		Log:                DefaultLog,
 	}
 )
 

@@ -59,7 +59,8 @@ func TestConfigSaysEverythingThatIsWrong(t *testing.T) {
 		"worker_base_url", "tasks.key_files", "file_roots.acme", "file_roots.acme",
 		"operators.memory_mb", "workers.pool_size", "queries", "engines.idle_seconds",
 		"identity.session_idle_hours", "identity.session_days", "limits", "weights",
-		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days", "usage_retention_days", "log"}, places)
+		"task_logs.max_mb", "task_logs.keep_days", "version_retention_days",
+		"deliveries_retention_days", "usage_retention_days", "log"}, places)
 }
 
 // What one org exports is apart from the storage and from the folders of other orgs, wherever links lead.

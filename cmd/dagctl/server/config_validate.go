@@ -74,6 +74,7 @@ func (cfg *Config) Validate() error {
 	found.between("task_logs.max_mb", cfg.TaskLogs.MaxMB, 1, 1024)
 	found.between("task_logs.keep_days", int64(cfg.TaskLogs.KeepDays), 1, 3650)
 	found.between("version_retention_days", int64(cfg.VersionRetentionDays), 8, 36500)
+	found.between("deliveries_retention_days", int64(cfg.DeliveriesRetentionDays), 8, 36500)
 	found.between("usage_retention_days", int64(cfg.UsageRetentionDays), 1, 3650)
 	cfg.Prices.check(&found)
 	if _, err := NewLogger(io.Discard, cfg.Log); err != nil {
