@@ -133,9 +133,23 @@ func (vs *Views) failedInGroup(
 	if err != nil {
 		return nil, err
 	}
+	return c.waiting(ctx, tx)
+}
+
+// failedAmong lists the failed tasks of origins, only dead ones if the selection says so; never nil. To look them up in
+// their set, which is small, is the way that no planner can miss.
+func failedAmong(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, s TaskSelection, origins []uuid.UUID,
+) ([]uuid.UUID, error) {
+	c, _ := TaskSelection{DAG: s.DAG, Job: s.Job, Dead: s.Dead}.failedSet(caller.OrgID, origins)
+	return c.waiting(ctx, tx)
+}
+
+// waiting lists the tasks of rows w of the waiting set that meet the conditions, never nil.
+func (c *conditions) waiting(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `SELECT w.task_id FROM waiting w WHERE `+c.where(), c.args...)
 	if err != nil {
-		return nil, fmt.Errorf("tasks of error group %s: %w", s.ErrorGroup, err)
+		return nil, fmt.Errorf("failed tasks: %w", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	return append([]uuid.UUID{}, ids...), err

@@ -107,22 +107,30 @@ func (vs *Views) Selected(
 ) (where string, args []any, err error) {
 	c := &conditions{}
 	c.add("t.org_id = ?", caller.OrgID)
+	var origins []uuid.UUID
 	if s.DAG != "" || s.Job != "" {
-		origins, err := vs.registry.Origins(ctx, tx, caller, s.DAG, s.Job)
-		if err != nil {
+		if origins, err = vs.registry.Origins(ctx, tx, caller, s.DAG, s.Job); err != nil {
 			return "", nil, err
 		}
-		c.add("t.job_id = ANY(?)", origins)
 	}
-
-	if s.ErrorGroup != "" { // it names failed tasks, and their set has all but the other conditions
+	switch {
+	case s.ErrorGroup != "":
 		failed, err := vs.failedInGroup(ctx, tx, caller, s)
 		if err != nil {
 			return "", nil, err
 		}
 		c.add("t.id = ANY(?)", failed)
 		c.add("t.status = ?", tasks.Failed)
+	case (s.Dead || s.Status == string(tasks.Failed)) && (s.DAG != "" || s.Job != ""):
+		failed, err := failedAmong(ctx, tx, caller, s, origins)
+		if err != nil {
+			return "", nil, err
+		}
+		c.add("t.id = ANY(?)", failed)
+	case s.DAG != "" || s.Job != "":
+		c.add("t.job_id = ANY(?)", origins)
 	}
+
 	s.addState(c)
 	if err := vs.addReadable(ctx, tx, caller, c, s); err != nil {
 		return "", nil, err
