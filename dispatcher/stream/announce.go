@@ -149,6 +149,7 @@ func (s *Stream) mayKnow(l *Listener, origins, datasets []uuid.UUID) (
 	const most = 10 * time.Second
 	ctx, cancel := context.WithTimeout(l.ctx, most)
 	defer cancel()
+	s.Registry.KeepHidden(ctx, l.caller)
 	err = pg.InOrgTx(ctx, s.Requests, l.caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if hidden, err = s.Registry.HiddenAmong(ctx, tx, l.caller, origins); err != nil || len(datasets) == 0 {
 			return err
