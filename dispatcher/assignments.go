@@ -146,8 +146,9 @@ func (d *Dispatcher) assign(
 	job := t.Job
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug,
 		DAG: job.DAG, Job: job.Name, Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion,
-		Config: job.Def.Config, Payload: c.Payload, Metadata: c.Metadata, PartitionBy: job.Def.PartitionBy,
-		Roots: d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
+		Config: job.Def.Config, Payload: c.Payload, Metadata: tasks.WithoutTrace(c.Metadata),
+		PartitionBy: job.Def.PartitionBy,
+		Roots:       d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
 	if c.Kind == tasks.KindCheck {
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err

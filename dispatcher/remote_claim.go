@@ -192,7 +192,8 @@ func (d *Dispatcher) wireTask(t Claimed, now time.Time) (protocol.Task, error) {
 	w := protocol.Task{TaskID: t.TaskID, Attempt: t.Attempt, Org: a.OrgSlug,
 		Job: protocol.Job{DAGName: a.DAG, Name: a.Job}, Kind: string(t.kind),
 		Operator: a.Operator, OperatorVersion: a.OperatorVersion, Config: protocol.Config(a.Config),
-		Payload: a.Payload, PartitionBy: by, Inputs: []protocol.Input{}, Outputs: []protocol.Output{},
+		Payload: a.Payload, Metadata: a.Metadata, PartitionBy: by,
+		Inputs: []protocol.Input{}, Outputs: []protocol.Output{},
 		OperatorState: a.State, Reading: a.Reading, Secrets: t.Job.Def.Secrets, TimeoutAt: t.TimeoutAt,
 		TimeoutSeconds: max(t.TimeoutAt.Sub(now).Seconds(), 0.001),
 		LeaseSeconds:   int(t.lease.Seconds()), Traceparent: t.trace}

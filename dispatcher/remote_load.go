@@ -36,6 +36,7 @@ type attemptRow struct {
 	lastCall []byte
 	parts    []string // partitions of its task
 	payload  []byte
+	metadata []byte
 	timeout  *time.Time
 	trace    string
 	revoked  bool // the token of its worker
@@ -169,15 +170,15 @@ func readAttempts(b *pg.Batch, some []*loading) *pg.Later[map[attemptOf]attemptR
 		tasks[i], attempts[i] = x.TaskID, x.Attempt
 	}
 
-	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.timeout, &r.trace,
-		&r.revoked}
+	targets := []any{&at.task, &at.number, &r.claim, &r.lastCall, &r.parts, &r.payload, &r.metadata, &r.timeout,
+		&r.trace, &r.revoked}
 	b.Query(fmt.Sprintf("load %d attempts", len(some)), targets, func() error {
 		found[at] = r
 		r = attemptRow{} // the next row must not be scanned into its slices
 		return nil
 	}, `
 		SELECT a.task_id, a.attempt, a.given, coalesce(a.last_call, '{}'), coalesce(t.partitions, '{}'), t.payload,
-			t.timeout_at, coalesce(t.metadata->>'traceparent', ''),
+			t.metadata, t.timeout_at, coalesce(t.metadata->>'traceparent', ''),
 			coalesce(worker_token_revoked(a.given->>'worker'), false)
 		FROM unnest($1::uuid[], $2::int[]) AS w(task_id, attempt)
 		CROSS JOIN LATERAL (
@@ -226,7 +227,8 @@ func (d *Dispatcher) assignAgain(
 		contents: contents, cursor: x.record.Cursor,
 		readings: map[uuid.UUID]json.RawMessage{job.ID: x.record.Reading}}
 	c := tasks.Taken{Task: x.TaskID, Org: x.OrgID, Origin: x.row.Origin, Slot: x.row.Slot, Kind: x.row.Kind,
-		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Job: job, Pins: x.row.Pins}
+		Attempt: x.Attempt, Partitions: x.read.parts, Payload: x.read.payload, Metadata: x.read.metadata, Job: job,
+		Pins: x.row.Pins}
 	if inputs.columns, err = columnsOfUnread(ctx, tx, []tasks.Taken{c}, inputs.generations, contents); err != nil {
 		return err
 	}

@@ -186,6 +186,10 @@ func (k kinds) timer(t *testing.T) {
 	birthdays := k.rows(t, "birthdays")
 	require.Len(t, birthdays, 1)
 	require.JSONEq(t, `{"user": "ada"}`, birthdays[0]["payload"].(string))
+	fired, _ := list()
+	due, err := time.Parse("2006-01-02 15:04:05-07", birthdays[0]["due"].(string))
+	require.NoError(t, err, "the task knows when its timer was due")
+	require.Equal(t, fired.UTC.Unix(), due.Unix())
 
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	require.NoError(t, err)

@@ -57,6 +57,7 @@ type CommandTask struct {
 	Job       string          `json:"job_name"`
 	Partition *PartitionRange `json:"partition,omitempty"`
 	Payload   json.RawMessage `json:"payload,omitempty"`
+	Metadata  json.RawMessage `json:"metadata,omitempty"`
 	State     json.RawMessage `json:"operator_state,omitempty"`
 	Cursor    *CursorPosition `json:"cursor,omitempty"` // outputs by cursor: it must write beyond this position
 	Inputs    []CommandInput  `json:"inputs"`
@@ -277,8 +278,8 @@ func (p *program) wait(drain <-chan struct{}) error {
 func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
-		Payload: t.Payload, State: t.State, Cursor: t.Cursor, Inputs: []CommandInput{}, Outputs: []CommandOutput{},
-		Scratch: work,
+		Payload: t.Payload, Metadata: t.Metadata, State: t.State, Cursor: t.Cursor,
+		Inputs: []CommandInput{}, Outputs: []CommandOutput{}, Scratch: work,
 	}
 
 	if !t.TimeoutAt.IsZero() {

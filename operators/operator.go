@@ -89,7 +89,7 @@ type Assignment struct {
 	OperatorVersion string           `json:"operator_version"`
 	Config          dag.Config       `json:"config"`
 	Payload         json.RawMessage  `json:"payload,omitempty"`
-	Metadata        json.RawMessage  `json:"-"` // of the task; known in the server's own processes only
+	Metadata        json.RawMessage  `json:"metadata,omitempty"` // of the task, an object; empty: it has none
 	PartitionBy     dag.Partitioning `json:"partition_by"`
 	Partition       *PartitionRange  `json:"partition,omitempty"`
 	Inputs          []AssignedInput  `json:"inputs"`

@@ -126,6 +126,21 @@ func TestARunEndsWithItsResultAndItsLines(t *testing.T) {
 	require.Equal(t, "on it n=9007199254740993", line)
 }
 
+// What was said about a task when it was made comes with it; a timer says so when it was due.
+func TestATaskComesWithItsMetadata(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(_ context.Context, task *worker.Task, _ map[string]any) (any, error) {
+		return map[string]any{"metadata": task.Metadata}, nil
+	})
+	said := w.Enqueue(t, "work", "act", dispatcher.EnqueueItem{Payload: json.RawMessage(`{}`),
+		Metadata: json.RawMessage(`{"ticket": 9007199254740993, "traceparent": "none"}`)})
+	silent := w.act(t, `{}`)
+	w.Ended(t, said, protocol.Completed)
+	w.Ended(t, silent, protocol.Completed)
+	require.JSONEq(t, `{"metadata": {"ticket": 9007199254740993}}`, w.result(t, said))
+	require.JSONEq(t, `{"metadata": null}`, w.result(t, silent))
+}
+
 func TestAPanicFailsTheTaskForGoodAndTheWorkerGoesOn(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(_ context.Context, _ *worker.Task, payload map[string]any) (any, error) {

@@ -92,6 +92,22 @@ func (t Tracing) begin(ctx context.Context, wanted []Request) []trace.Span {
 	return spans
 }
 
+// WithoutTrace returns the metadata of a task as whoever asked for it gave it, or nothing if it gave no object.
+func WithoutTrace(metadata []byte) json.RawMessage {
+	var given map[string]json.RawMessage
+	if len(metadata) == 0 || json.Unmarshal(metadata, &given) != nil {
+		return nil
+	}
+	if _, traced := given[traceparent]; traced {
+		delete(given, traceparent)
+		metadata, _ = json.Marshal(given) // raw messages that were read
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	return metadata
+}
+
 // end ends the spans of the tasks that were inserted, after their COMMIT.
 func (t Tracing) end(ctx context.Context, spans []trace.Span, ids []uuid.UUID) {
 	for i, span := range spans {

@@ -106,7 +106,8 @@ func (o Options) run(ctx context.Context, t *worker.Task) (json.RawMessage, erro
 // the data that it sends.
 func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assignment, error) {
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgSlug: t.Org, DAG: t.Job.DAGName, Job: t.Job.Name,
-		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: dag.Config(t.Config), Payload: t.Payload,
+		Operator: t.Operator, OperatorVersion: t.OperatorVersion, Config: dag.Config(t.Config),
+		Payload: t.Payload, Metadata: t.Metadata,
 		State: t.OperatorState, Reading: t.Reading, TimeoutAt: t.TimeoutAt}
 	if len(t.PartitionBy) > 0 {
 		if err := json.Unmarshal(t.PartitionBy, &a.PartitionBy); err != nil {

@@ -120,6 +120,7 @@ type Task struct {
 	OperatorVersion string          `json:"operator_version,omitempty"`
 	Config          Config          `json:"config,omitempty"`
 	Payload         json.RawMessage `json:"payload,omitempty"`
+	Metadata        json.RawMessage `json:"metadata,omitempty" doc:"A JSON object. A task of a timer has timer: its id, key, due_at, due_local and timezone"`
 	Partition       *Partition      `json:"partition,omitempty"`
 	PartitionBy     json.RawMessage `json:"partition_by,omitempty" doc:"As in the DAG file"`
 	Cursor          *Cursor         `json:"cursor,omitempty"`

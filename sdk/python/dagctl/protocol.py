@@ -104,6 +104,7 @@ class Task:
     operator_version: str = ""
     config: Dict[str, Any] = field(default_factory=dict)
     payload: Any = field(default=None, repr=False)
+    metadata: Dict[str, Any] = field(default_factory=dict)  # of a timer's task: {"timer": {"due_at": ...}}
     partition: Optional[Partition] = None
     partition_by: Any = None
     cursor: Optional[Cursor] = None
