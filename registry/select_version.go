@@ -169,6 +169,9 @@ func (r *Registry) ResolveVersion(ctx context.Context, tx pgx.Tx, caller authz.C
 		JOIN jobs o ON o.org_id = g.org_id AND o.id = g.origin_job_id
 		WHERE g.org_id = $1 AND g.id = $2`, caller.OrgID, *version).Scan(&g.OrgSlug, &kind, &g.UniqueKey, &schema,
 		&partitions)
+	if errors.Is(err, pgx.ErrNoRows) { // it was closed to the caller since it was found
+		err = noDataset(name)
+	}
 	if err != nil {
 		return storage.Generation{}, nil, Dataset{}, fmt.Errorf("pin dataset %s: %w", name, err)
 	}

@@ -121,6 +121,20 @@ func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Cal
 	return readable, nil
 }
 
+// OpenJobs returns those of some jobs of DAGs that the caller may look into, as DAG/JOB. One that no version which
+// serves has is not among them: nobody knows what it read.
+func OpenJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags, jobs []string) ([]string, error) {
+	args := []any{caller.OrgID, dags, jobs}
+	rows, err := tx.Query(ctx, `
+		SELECT j.dag_name || '/' || j.name FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		WHERE c.org_id = $1 AND (j.dag_name, j.name) IN (SELECT * FROM unnest($2::text[], $3::text[]))
+		  AND NOT `+HiddenJob(caller, &args), args...)
+	if err != nil {
+		return nil, fmt.Errorf("open jobs: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 // ShownJob reports whether the reader of the transaction may look into a job's definition. It is the second wall behind
 // ReadableJobs, as row-level security is elsewhere: job rows are shared, and not read under it.
 func ShownJob(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (shown bool, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // columns are the columns that scanTimer scans.
@@ -89,9 +91,13 @@ func one(ctx context.Context, tx pgx.Tx, caller authz.Caller, where string, arg 
 	if err != nil {
 		return timer, err
 	}
+
 	timers := []Timer{timer}
-	err = addTasks(ctx, tx, timers)
-	return timers[0].seenBy(caller), err
+	if err := addTasks(ctx, tx, timers); err != nil {
+		return timer, err
+	}
+	timers, err = seenBy(ctx, tx, caller, timers)
+	return timers[0], err
 }
 
 // addTasks adds to timers how the tasks of their last occurrences go.
@@ -116,6 +122,27 @@ func addTasks(ctx context.Context, tx pgx.Tx, timers []Timer) error {
 		}
 	}
 	return nil
+}
+
+// seenBy returns timers without the fields that the caller does not see. Groups, keys and types of a job that a reader
+// may not look into are often names of people.
+func seenBy(ctx context.Context, tx pgx.Tx, caller authz.Caller, timers []Timer) ([]Timer, error) {
+	var dags, jobs []string
+	for i, t := range timers {
+		timers[i] = t.seenBy(caller)
+		dags, jobs = append(dags, t.DAG), append(jobs, t.Job)
+	}
+	if caller.ReadsAll() || len(timers) == 0 {
+		return timers, nil
+	}
+
+	known, err := registry.OpenJobs(ctx, tx, caller, dags, jobs)
+	for i, t := range timers {
+		if !slices.Contains(known, t.DAG+"/"+t.Job) && !caller.May(authz.Inspect, authz.OnDAG(t.DAG)) {
+			timers[i].Group, timers[i].IdempotencyKey, timers[i].EventType, timers[i].CreatedBy = "", "", "", ""
+		}
+	}
+	return timers, err
 }
 
 // seenBy returns the timer without the fields that readers do not see, if the caller is one.
@@ -183,11 +210,16 @@ func (t *Timers) List(ctx context.Context, caller authz.Caller, f Filter,
 		if err := addTasks(ctx, tx, found); err != nil {
 			return err
 		}
-		for i := range found {
-			found[i] = found[i].seenBy(caller)
+		if found, err = seenBy(ctx, tx, caller, found); err != nil {
+			return err
 		}
-		list, err = rest.NewList(found, page.Limit, func(t Timer) any { return t.ID })
-		return err
+		if list, err = rest.NewList(found, page.Limit, func(t Timer) any { return t.ID }); err != nil {
+			return err
+		}
+		if f.Group != "" { // what is hidden is not found by it
+			list.Items = slices.DeleteFunc(list.Items, func(t Timer) bool { return t.Group == "" })
+		}
+		return nil
 	})
 	if err != nil {
 		return list, fmt.Errorf("list timers: %w", err)

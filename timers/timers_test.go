@@ -300,6 +300,15 @@ func TestTimersAreIdempotentAndVersioned(t *testing.T) {
 	seen, err := w.timers.Get(t.Context(), reader, timer.ID)
 	require.NoError(t, err)
 	require.Nil(t, seen.Payload)
+
+	// The job writes nothing, so only those who work on its DAG look into it: groups and keys may be names of people.
+	require.Empty(t, seen.Group+seen.IdempotencyKey+seen.EventType)
+	require.Equal(t, updated.UTC, seen.UTC)
+	for group, n := range map[string]int{"": 1, "user-1": 0} {
+		list, err := w.timers.List(t.Context(), reader, Filter{Group: group}, rest.PageInput{Limit: 10})
+		require.NoError(t, err)
+		require.Len(t, list.Items, n, group)
+	}
 }
 
 func TestAGroupIsMovedAndDeletedTogether(t *testing.T) {

@@ -130,6 +130,15 @@ func TestDeadTasksAreGroupedByError(t *testing.T) {
 		Limit: 100})
 	require.NoError(t, err)
 	require.Empty(t, tasks)
+
+	// A purge takes the errors of dead tasks away.
+	w.Exec(`UPDATE tasks SET error_message = NULL`)
+	_, err = w.D.Views.ErrorGroups(t.Context(), w.Caller, views.TaskSelection{Dead: true})
+	require.NoError(t, err)
+	w.Exec(`UPDATE waiting SET error_group = NULL`)
+	groups, err = w.D.Views.ErrorGroups(t.Context(), w.Caller, views.TaskSelection{Dead: true})
+	require.NoError(t, err)
+	require.Empty(t, groups)
 }
 
 func TestRangesOfPartitions(t *testing.T) {

@@ -206,7 +206,8 @@ func forgetTasks(
 			  AND NOT EXISTS (SELECT FROM waiting q WHERE q.task_id = t.id AND q.reason <> 'dead')),
 		results AS (DELETE FROM task_results r USING concerned c WHERE r.task_id = c.id),
 		attempts AS (UPDATE task_attempts a SET error = NULL FROM concerned c WHERE a.task_id = c.id),
-		told AS (UPDATE task_events e SET state = NULL, detail = NULL FROM concerned c WHERE e.task_id = c.id)
+		told AS (UPDATE task_events e SET state = NULL, detail = NULL FROM concerned c WHERE e.task_id = c.id),
+		grouped AS (UPDATE waiting q SET error_group = NULL FROM concerned c WHERE q.task_id = c.id)
 		UPDATE tasks t SET payload = NULL, error_message = NULL, outputs = NULL, metadata = '{}', state = 'purged'
 		FROM concerned c WHERE t.id = c.id RETURNING t.id`, org, made, origins, keys)
 	if err != nil {

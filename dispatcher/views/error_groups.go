@@ -71,7 +71,7 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d)
-			SELECT g.name, error_pattern(t.error_message), g.n,
+			SELECT g.name, coalesce(error_pattern(t.error_message), ''), g.n,
 			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
 			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example
 			FROM groups g JOIN tasks t ON t.id = g.example

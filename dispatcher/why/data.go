@@ -135,7 +135,7 @@ func (e *explainer) checking(
 ) error {
 	loaded, err := registry.LoadRevision(ctx, e.tx, ref, revision)
 	if err != nil {
-		return err
+		return gone(err)
 	}
 	r.Since = &loaded.Materialized
 

@@ -2,6 +2,7 @@ package why
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -342,6 +343,14 @@ func (e *explainer) badRows(ctx context.Context, d registry.Dataset, key string)
 		Count: int(bad.Rows)}}, nil
 }
 
+// gone says for people that what was there a moment ago is not: it was purged, or closed to the caller.
+func gone(err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fault.New(fault.NotFound, "the partition is not there any more")
+	}
+	return err
+}
+
 // served explains since when readers see a partition or, where no version serves, why none does.
 func (e *explainer) served(ctx context.Context, d registry.Dataset, key string) ([]Reason, error) {
 	if d.Version == nil {
@@ -355,7 +364,7 @@ func (e *explainer) served(ctx context.Context, d registry.Dataset, key string) 
 	}
 	r, err := registry.LoadRevision(ctx, e.tx, ref, published[ref])
 	if err != nil {
-		return nil, err
+		return nil, gone(err)
 	}
 	return []Reason{{Code: whyPublished, Dataset: d.Name, Partition: key, Job: d.DAG + "/" + d.Job,
 		Since: &r.Materialized}}, nil

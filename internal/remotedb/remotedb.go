@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -65,6 +67,9 @@ func (a Address) Check() error {
 		return errors.New(secret.WrittenOut("password"))
 	}
 
+	if _, err := netip.ParseAddr(a.Host); strings.Contains(a.Host, ":") && err != nil {
+		return errors.New("host is a name or an IP address: write the port as `port`")
+	}
 	if a.CA == "" {
 		return nil
 	}

@@ -88,6 +88,7 @@ func (s *Server) begin(ctx context.Context, dir, daemon, install string, more []
 	data := filepath.Join(dir, "data")
 	made := exec.CommandContext(ctx, install, append([]string{"--no-defaults", "--datadir=" + data, "--skip-test-db",
 		"--auth-root-authentication-method=normal"}, as...)...)
+	made.Env = append(os.Environ(), "TMPDIR="+dir) // a server removes what others have left in a folder that they share
 	if said, err := made.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, said)
 	}
@@ -102,7 +103,7 @@ func (s *Server) begin(ctx context.Context, dir, daemon, install string, more []
 			return err
 		}
 		args := append(append([]string{daemon, "--no-defaults", "--datadir=" + data,
-			"--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"),
+			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"),
 			"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(s.port), "--skip-name-resolve",
 			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
 			"--max-connections=200", "--performance-schema=off", "--max-allowed-packet=64M"}, files...), as...)

@@ -125,6 +125,7 @@ func TestMySQLQueryConforms(t *testing.T) {
 		refused("SELECT 1 /*! INTO @a */", "the server would run what is in this comment", nil),
 		refused("SELECT 1 AS a", "is not the name of a DuckDB type", types("a", "NOTHING")),
 		refused("SELECT 1 AS a", "the password is written out", map[string]any{"password": "hunter2"}),
+		refused("SELECT 1 AS a", "write the port as `port`", map[string]any{"host": "127.0.0.2:9999"}),
 		refused("SELECT 1 AS a", "certificates in PEM", map[string]any{"ca": "x", "sslmode": "verify-full"}),
 		refused("SELECT 1 AS a", "ca is for sslmode verify-full", map[string]any{"ca": "x"}),
 		refused("SELECT 1 AS a", "host", map[string]any{"host": "/run/mysqld/mysqld.sock"}),

@@ -120,6 +120,7 @@ func TestPostgresQueryConforms(t *testing.T) {
 		refused("DELETE FROM readings RETURNING id", "has to be one SELECT", nil),
 		refused("SELECT 1 AS a", "is not the name of a DuckDB type", types("a", "NOTHING")),
 		refused("SELECT 1 AS a", "the password is written out", map[string]any{"password": "hunter2"}),
+		refused("SELECT 1 AS a", "write the port as `port`", map[string]any{"host": "127.0.0.2:9999"}),
 		refused("SELECT 1 AS a", "certificates in PEM", map[string]any{"ca": "x", "sslmode": "verify-full"}),
 		refused("SELECT 1 AS a", "ca is for sslmode verify-full", map[string]any{"ca": "x"}),
 		refused("SELECT 1 AS a", "host", map[string]any{"host": "/var/run/postgresql"}),
