@@ -1,12 +1,14 @@
 package parquetexport
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -104,6 +106,9 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{operatorName: op.Spec()}}
 		catalog = op.(operators.PerOrg).ForOrg(catalog, dag.Org{Slug: c.org})
 		fault := catalog.Operators[operatorName].CheckJob(&c.job)
+		if fault == nil {
+			fault = catalog.Operators[operatorName].CheckPartitions(&c.job)
+		}
 		if c.want == "" {
 			require.Nil(t, fault, "%v", c.job.Config)
 			continue
@@ -111,6 +116,58 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		require.NotNil(t, fault, c.want)
 		require.Contains(t, fault.Message, c.want)
 	}
+}
+
+// A job that states no partitioning has that of its input.
+func TestPathsOfInheritedPartitions(t *testing.T) {
+	t.Parallel()
+	op, err := New(operators.Options{})
+	require.NoError(t, err)
+	catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{operatorName: op.Spec(),
+		"command": {Name: "command", Source: true, Reactive: true}}}
+	for _, c := range []struct{ from, path, more, want string }{
+		{"{ job: days }", "all", "", "day partitions would overwrite each other: it needs {partition}"},
+		{"{ job: days }", "d={partition}", "", ""},
+		{"{ job: days }", "{year}/{month}/{day}", "", ""},
+		{"{ job: days }", "all", ", partition_by: none", ""},
+		{"{ job: days }", "d={partition}", ", partition_by: none", "the job has no partitions"},
+		{"{ job: days }", "all", ", execution_strategy: PerUpdate", ""},
+		{"{ job: whole }", "d={partition}", "", "the job has no partitions"},
+		{"{ dataset: keys }", "all", "", "would overwrite each other: it needs {partition}"},
+		{"{ dataset: keys }", "k={partition}", "", ""},
+		{"{ dataset: keys }", "{day}", "", "have no {day}"},
+		{"{ dataset: unknown }", "all", "", ""},
+		{"{ dataset: unknown }", "d={partition}", "", ""},
+	} {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: fmt.Appendf(nil, `
+name: sharing
+jobs:
+  - { name: days, operator: command, source: { kind: manual }, partition_by: { time: day } }
+  - { name: whole, operator: command, source: { kind: manual } }
+  - { name: out, operator: parquet_export, outputs: 0, inputs: [{ from: %s }]%s,
+      config: { folder: a, path: "%s" } }
+`, c.from, c.more, c.path), Datasets: map[string]dag.Partitioning{"keys": {Kind: dag.ByKey}}}, catalog)
+		if c.want == "" {
+			require.Empty(t, problems, "%v", c)
+			continue
+		}
+		require.Len(t, problems, 1, "%v", c)
+		require.Contains(t, problems[0].Message, c.want)
+		require.Equal(t, 7, problems[0].Line)
+	}
+}
+
+// A path that nobody could check leads two partitions to one place: the second is refused by what is the case.
+func TestAnotherPartitionAtTheSamePath(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		w.config["path"] = strings.TrimSuffix(w.config["path"].(string), "{partition}")
+		w.run(t, w.task(t, "2026-01-02", 1, one(2), nil))
+		w.fails(t, w.task(t, "2026-01-03", 1, one(3), nil),
+			`partition "2026-01-02" is exported to this path, and partition "2026-01-03" would overwrite it`)
+		w.run(t, w.task(t, "2026-01-02", 2, one(4), nil))
+		require.Equal(t, "4", w.number(t, ""))
+	})
 }
 
 // No link leads out of the folders of the org, at whatever part of the path it is.

@@ -44,8 +44,8 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: operatorName, Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  slices.Concat(bucketKeys, []string{"folder"}),
-		CheckJob:     checkJob,
-		SecretsTo:    secretsTo,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions,
+		SecretsTo: secretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err
