@@ -104,6 +104,18 @@ func checkPartitions(job *dag.Job) *dag.ConfigError {
 	return nil
 }
 
+// shape says that a job writes nothing here, and refuses a column that `path` has, too.
+func shape(job *dag.Job, inputs [][]dag.Column) (s dag.Shape, err error) {
+	c, fault := parseConfig(job.Config)
+	if fault != nil || len(inputs) != 1 {
+		return s, nil
+	}
+	if wrong := c.layout.clash(inputs[0]); wrong != nil {
+		s.Refused = append(s.Refused, *wrong)
+	}
+	return s, nil
+}
+
 // mostFiles is how many files a partition gets at most.
 const mostFiles = 1000
 

@@ -170,6 +170,35 @@ func TestAnotherPartitionAtTheSamePath(t *testing.T) {
 	})
 }
 
+// A column that the path has, too, is refused where the columns are known, and a task makes no folder for it.
+func TestAColumnThatThePathHas(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		w.config["path"] = "Day={partition}/n={partition}"
+		for columns, want := range map[string]string{"N": `column "N" is in the rows`, "day": `column "day"`, "m": ""} {
+			job := dag.Job{Config: w.config, Inputs: []dag.Input{{}}}
+			shape, err := w.op.Spec().Shape(&job, [][]dag.Column{{{Name: "o"}, {Name: columns}}})
+			require.NoError(t, err)
+			if want == "" {
+				require.Empty(t, shape.Refused)
+				continue
+			}
+			require.Len(t, shape.Refused, 1)
+			require.Equal(t, "path", shape.Refused[0].Key)
+			require.Contains(t, shape.Refused[0].Message, want)
+		}
+		unknown, err := w.op.Spec().Shape(&dag.Job{Config: w.config, Inputs: []dag.Input{{}}}, [][]dag.Column{nil})
+		require.NoError(t, err)
+		require.Empty(t, unknown.Refused)
+
+		_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
+		require.ErrorContains(t, err, `config.path: column "n" is in the rows, and `+"`path` has n=")
+		if w.server == nil {
+			require.NoDirExists(t, filepath.Join(w.root, "out"))
+		}
+	})
+}
+
 // No link leads out of the folders of the org, at whatever part of the path it is.
 func TestLinksThatLeadOut(t *testing.T) {
 	t.Parallel()

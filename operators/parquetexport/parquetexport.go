@@ -45,7 +45,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  slices.Concat(bucketKeys, []string{"folder"}),
 		CheckJob:     checkJob, CheckPartitions: checkPartitions,
-		SecretsTo: secretsTo,
+		SecretsTo: secretsTo, Shape: shape,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err
@@ -108,17 +108,17 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (result operators
 		return result, err
 	}
 
-	w, err := o.open(c, t, path)
-	if err != nil {
-		return result, err
-	}
-	defer w.close()
 	m := manifest{Format: format, Job: fmt.Sprintf("%s/%s/%s", t.OrgSlug, t.DAG, t.Job), Partition: key,
 		Write: fence.Of(t)}
 	local, err := c.write(ctx, t, &m)
 	if err != nil {
 		return result, err
 	}
+	w, err := o.open(c, t, path) // not before there is something to put there: it may make a folder
+	if err != nil {
+		return result, err
+	}
+	defer w.close()
 
 	t.Progress(50, "writing to "+path)
 	e := &export{target: w, manifest: m, local: local, scratch: t.Scratch, one: c.MaxRows == 0}
