@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/operators"
@@ -208,7 +209,12 @@ func TestLinksThatLeadOut(t *testing.T) {
 	w := &world{op: op.(*operator), root: root, config: fields{"folder": "out", "path": "day={partition}"}}
 	require.NoError(t, os.Symlink(outside, filepath.Join(root, "out")))
 	_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
-	require.Error(t, err)
+	require.ErrorContains(t, fault.Hinted(err), "a link there leads out of the folders")
+
+	require.NoError(t, os.Remove(filepath.Join(root, "out")))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "out"), nil, 0o600))
+	_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
+	require.ErrorContains(t, fault.Hinted(err), "a file is where a folder should be")
 
 	require.NoError(t, os.Remove(filepath.Join(root, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(root, "out"), 0o755))

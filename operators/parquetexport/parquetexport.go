@@ -127,6 +127,9 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (result operators
 		err = operators.Permanent(err)
 	}
 	if err != nil {
+		if c.Folder != "" {
+			path = c.Folder + "/" + path
+		}
 		return result, fmt.Errorf("export to %s: %w", path, err)
 	}
 	done := exported{Path: path, Files: len(m.Files), Rows: m.Rows, Unchanged: unchanged}
