@@ -119,6 +119,7 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 		d.operatorFault(err, t)
 		return
 	}
+	d.sound[v.node] = t
 	if op.Folders && d.cat.Folders != nil {
 		if err := d.cat.Folders(d.dag); err != nil {
 			_, place := t.find([]string{"path"})
@@ -153,6 +154,14 @@ func (op OperatorSpec) refuses(j *Job) (fault *ConfigError) {
 		fault = op.CheckJob(j)
 	}
 	return fault
+}
+
+// checkPartitions asks the operator of a job whose partitioning is settled, unless its config has faults of its own.
+func (d *decoder) checkPartitions(j *Job, v value) {
+	t, sound := d.sound[v.node]
+	if check := d.cat.Operators[j.Operator].CheckPartitions; sound && check != nil {
+		d.operatorFault(check(j), t)
+	}
 }
 
 // configFields sets the fields of a job's config, with the text of each file in place of its name.

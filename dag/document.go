@@ -394,6 +394,11 @@ type OperatorSpec struct {
 	// CheckJob checks what depends on more of a job than its config. If it is nil, everything goes.
 	CheckJob func(job *Job) *ConfigError
 
+	// CheckPartitions checks what depends on how a job is partitioned. It is asked once that is settled, which CheckJob
+	// comes too early for: a job may inherit it. Where it follows from a dataset that is not known, nobody is asked
+	// until the file is parsed for a server. If it is nil, everything goes.
+	CheckPartitions func(job *Job) *ConfigError
+
 	// Extent returns the positions that a config is to read, half-open, where it has a fixed range of them. It is
 	// dataset_versions.range_start and range_end. If it is nil, there is none.
 	Extent func(config map[string]any) (start, end int64)

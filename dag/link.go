@@ -37,6 +37,9 @@ func (d *decoder) link(doc *Document, nodes []value) {
 	unclear := map[string]bool{}
 	for _, i := range order {
 		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
+		if !unclear[doc.Jobs[i].Name] {
+			d.checkPartitions(&doc.Jobs[i], nodes[i])
+		}
 	}
 }
 

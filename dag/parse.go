@@ -68,6 +68,7 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 		schemas:  map[string]*jsonschema.Schema{},
 		defaults: value{root}.get("defaults"),
 		datasets: file.Datasets,
+		sound:    map[*yaml.Node]*configTree{},
 	}
 
 	doc := d.document(value{root}, file.Vars)
@@ -84,9 +85,10 @@ type decoder struct {
 	files    *fileReader
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
-	datasets map[string]Partitioning // of other DAGs
-	dag      string                  // the document's name
-	jobs     map[string]*Job         // of the document, by name; the first of those that share a name
+	datasets map[string]Partitioning    // of other DAGs
+	sound    map[*yaml.Node]*configTree // configs without a fault, by the node of their job
+	dag      string                     // the document's name
+	jobs     map[string]*Job            // of the document, by name; the first of those that share a name
 }
 
 func (d *decoder) document(root value, given map[string]string) *Document {

@@ -67,3 +67,36 @@ func TestColumnsOfAnInputThatIsNotComputedAreNotRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	must(t, w.env(t, writer), "plan", file)
 }
+
+// A job without outputs is looked at, too: nothing else would say what is at fault before its tasks.
+func TestColumnsThatAnExportCannotHaveAreRefusedAtThePlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, writer)
+	w.deployReadings(t, "2026-01-01")
+
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	plan := func(path, where string) result {
+		text := strings.Replace(readingsDAG, "publish:\n", `  - name: shared
+    operator: parquet_export
+    inputs: [{ from: { job: daily }`+where+` }]
+    outputs: 0
+    config: { bucket: acme-shared, region: eu-central-1, path: "`+path+`" }
+publish:
+`, 1)
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		return dagctl(t, env, "plan", file)
+	}
+	for path, says := range map[string]string{
+		"station={partition}": `job shared: config.path: column "station" is in the rows`,
+		"all":                 "day partitions would overwrite each other: it needs {partition}",
+	} {
+		refused := plan(path, "")
+		require.Equal(t, cli.ExitFailed, refused.code, path)
+		require.Contains(t, refused.err, says)
+		require.Contains(t, dagctl(t, env, "deploy", file).err, says)
+	}
+	require.Contains(t, plan("day={partition}", ", where: { staton: harbour }").err, `did you mean "station"?`)
+	planned := plan("day={partition}", ", where: { station: harbour }")
+	require.Zero(t, planned.code, planned.err)
+}

@@ -49,7 +49,7 @@ func spec(s operators.Statements) dag.OperatorSpec {
 		Name: "alert_evaluate", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Canonical:    func(given map[string]any) (any, *dag.ConfigError) { return canonical(given, s) },
-		CheckJob:     func(job *dag.Job) *dag.ConfigError { return checkJob(job, s) },
+		CheckJob:     func(job *dag.Job) *dag.ConfigError { return checkJob(job, s) }, CheckPartitions: checkPartitions,
 		Shape: func(job *dag.Job, inputs [][]dag.Column) (dag.Shape, error) {
 			return shape(job, inputs, s)
 		},
@@ -64,31 +64,40 @@ const (
 	noRanges = "evaluates partitions of time, by key or none: give the job such a `partition_by`"
 )
 
-// checkJob refuses jobs whose evaluations would not follow each other, and SQL that reads something else.
+// refuse returns a fault of a job at a field of its config.
+func refuse(key, text string) *dag.ConfigError {
+	return &dag.ConfigError{Key: key, Message: "alert_evaluate: " + text}
+}
+
+// checkPartitions refuses jobs whose evaluations would not follow each other.
+func checkPartitions(job *dag.Job) *dag.ConfigError {
+	timed := job.Config["time"] != nil
+	switch kind := job.PartitionBy.Kind; {
+	case kind == dag.ByRange || kind == dag.ByCursor:
+		return refuse("", "it "+noRanges)
+	case kind == dag.ByTime && timed:
+		return refuse("time", ownTime)
+	case kind == dag.ByTime && job.StateKey != "":
+		return refuse("", oneState)
+	case kind == dag.ByKey && !strings.Contains(job.StateKey, "{partition}"):
+		return refuse("", ownState)
+	case kind != dag.ByTime && !timed:
+		return refuse("time", needTime)
+	}
+	return nil
+}
+
+// checkJob refuses jobs with other inputs and outputs than an evaluation has, and SQL that reads something else.
 func checkJob(job *dag.Job, s operators.Statements) *dag.ConfigError {
 	c, wrong := parse(job.Config)
 	if wrong != nil {
 		return wrong
 	}
-	refuse := func(key, text string) *dag.ConfigError {
-		return &dag.ConfigError{Key: key, Message: "alert_evaluate: " + text}
-	}
-	perPartition := strings.Contains(job.StateKey, "{partition}")
-	switch kind := job.PartitionBy.Kind; {
+	switch {
 	case len(job.Inputs) != 1 || len(job.Outputs) != 1:
 		return refuse("", "it has one input and one output: join in a sql job before it")
 	case job.UpdateStrategy == dag.Append:
 		return refuse("", "a partition has the alerts of its evaluation: leave `update_strategy: append` out")
-	case kind == dag.ByRange || kind == dag.ByCursor:
-		return refuse("", "it "+noRanges)
-	case kind == dag.ByTime && c.Time != "":
-		return refuse("time", ownTime)
-	case kind == dag.ByTime && job.StateKey != "":
-		return refuse("", oneState)
-	case kind == dag.ByKey && !perPartition:
-		return refuse("", ownState)
-	case kind == dag.ByKey && c.Time == "":
-		return refuse("time", needTime)
 	}
 
 	if job.Inputs[0].As == "" {

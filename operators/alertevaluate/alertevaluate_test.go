@@ -132,7 +132,13 @@ func TestConforms(t *testing.T) {
 
 func TestJobsWhoseEvaluationsDoNotFollowEachOther(t *testing.T) {
 	t.Parallel()
-	check := operator(t).Spec().CheckJob
+	spec := operator(t).Spec()
+	check := func(j *dag.Job) *dag.ConfigError {
+		if fault := spec.CheckJob(j); fault != nil {
+			return fault
+		}
+		return spec.CheckPartitions(j)
+	}
 	job := func(change func(*dag.Job)) *dag.Job {
 		j := &dag.Job{Name: "j", Outputs: []string{"out"}, Inputs: []dag.Input{{As: "in"}},
 			PartitionBy: dag.Partitioning{Kind: dag.ByTime},
@@ -159,6 +165,38 @@ func TestJobsWhoseEvaluationsDoNotFollowEachOther(t *testing.T) {
 		fault := check(job(change))
 		require.NotNil(t, fault, want)
 		require.Contains(t, fault.Message, want)
+	}
+}
+
+// A job that states no partitioning has that of its input.
+func TestInheritedPartitionsAreChecked(t *testing.T) {
+	t.Parallel()
+	catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{"alert_evaluate": operator(t).Spec(),
+		"command": {Name: "command", Source: true, Reactive: true}}}
+	for _, c := range []struct{ from, state, time, want string }{
+		{"keys", `state_key: "{partition}",`, ", time: at", ""},
+		{"keys", `state_key: "{partition}",`, "", "set `time`"},
+		{"keys", "", ", time: at", "set `state_key: \"{partition}\"`"},
+		{"days", "", "", ""},
+		{"days", "", ", time: at", "leave `time` out"},
+		{"whole", "", "", "set `time`"},
+		{"whole", "", ", time: at", ""},
+	} {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(`
+name: alerting
+jobs:
+  - { name: keys, operator: command, source: { kind: manual }, partition_by: key }
+  - { name: days, operator: command, source: { kind: manual }, partition_by: { time: day } }
+  - { name: whole, operator: command, source: { kind: manual } }
+  - { name: look, operator: alert_evaluate, inputs: [{ from: { job: ` + c.from + ` }}], ` + c.state + `
+      config: { rules: [{ name: r, condition: "true", key: [host] }]` + c.time + ` } }
+`)}, catalog)
+		if c.want == "" {
+			require.Empty(t, problems, "%v", c)
+			continue
+		}
+		require.Len(t, problems, 1, "%v", c)
+		require.Contains(t, problems[0].Message, c.want)
 	}
 }
 

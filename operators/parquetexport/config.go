@@ -72,13 +72,11 @@ func secretsTo(given map[string]any) string {
 	return bucket.SecretsTo(given)
 }
 
-// checkJob refuses jobs whose partitions would overwrite each other.
+// checkJob refuses jobs with other inputs and outputs than an export has.
 func checkJob(job *dag.Job) *dag.ConfigError {
-	c, fault := parseConfig(job.Config)
-	if fault != nil {
+	if _, fault := parseConfig(job.Config); fault != nil {
 		return fault
 	}
-
 	switch {
 	case len(job.Outputs) > 0:
 		return &dag.ConfigError{Message: "parquet_export writes files for others only: give the job `outputs: 0`"}
@@ -86,7 +84,17 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: "parquet_export exports one input: give each dataset a job"}
 	case job.Effect == dag.EffectInternal:
 		return &dag.ConfigError{Message: "parquet_export changes what is outside: leave `effect: internal` out"}
-	case job.PartitionBy.Kind == dag.ByCursor:
+	}
+	return nil
+}
+
+// checkPartitions refuses jobs whose partitions would overwrite each other.
+func checkPartitions(job *dag.Job) *dag.ConfigError {
+	c, fault := parseConfig(job.Config)
+	if fault != nil {
+		return fault
+	}
+	if job.PartitionBy.Kind == dag.ByCursor {
 		return &dag.ConfigError{Message: "segments of a cursor overlap once it is rewound: give the job " +
 			"`partition_by: none`, or a job before it partitions of ranges"}
 	}
@@ -94,6 +102,18 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Key: "path", Message: err.Error()}
 	}
 	return nil
+}
+
+// shape says that a job writes nothing here, and refuses a column that `path` has, too.
+func shape(job *dag.Job, inputs [][]dag.Column) (s dag.Shape, err error) {
+	c, fault := parseConfig(job.Config)
+	if fault != nil || len(inputs) != 1 {
+		return s, nil
+	}
+	if wrong := c.layout.clash(inputs[0]); wrong != nil {
+		s.Refused = append(s.Refused, *wrong)
+	}
+	return s, nil
 }
 
 // mostFiles is how many files a partition gets at most.

@@ -1,18 +1,21 @@
 package parquetexport
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/operators"
@@ -104,6 +107,9 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{operatorName: op.Spec()}}
 		catalog = op.(operators.PerOrg).ForOrg(catalog, dag.Org{Slug: c.org})
 		fault := catalog.Operators[operatorName].CheckJob(&c.job)
+		if fault == nil {
+			fault = catalog.Operators[operatorName].CheckPartitions(&c.job)
+		}
 		if c.want == "" {
 			require.Nil(t, fault, "%v", c.job.Config)
 			continue
@@ -111,6 +117,87 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		require.NotNil(t, fault, c.want)
 		require.Contains(t, fault.Message, c.want)
 	}
+}
+
+// A job that states no partitioning has that of its input.
+func TestPathsOfInheritedPartitions(t *testing.T) {
+	t.Parallel()
+	op, err := New(operators.Options{})
+	require.NoError(t, err)
+	catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{operatorName: op.Spec(),
+		"command": {Name: "command", Source: true, Reactive: true}}}
+	for _, c := range []struct{ from, path, more, want string }{
+		{"{ job: days }", "all", "", "day partitions would overwrite each other: it needs {partition}"},
+		{"{ job: days }", "d={partition}", "", ""},
+		{"{ job: days }", "{year}/{month}/{day}", "", ""},
+		{"{ job: days }", "all", ", partition_by: none", ""},
+		{"{ job: days }", "d={partition}", ", partition_by: none", "the job has no partitions"},
+		{"{ job: days }", "all", ", execution_strategy: PerUpdate", ""},
+		{"{ job: whole }", "d={partition}", "", "the job has no partitions"},
+		{"{ dataset: keys }", "all", "", "would overwrite each other: it needs {partition}"},
+		{"{ dataset: keys }", "k={partition}", "", ""},
+		{"{ dataset: keys }", "{day}", "", "have no {day}"},
+		{"{ dataset: unknown }", "all", "", ""},
+		{"{ dataset: unknown }", "d={partition}", "", ""},
+	} {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: fmt.Appendf(nil, `
+name: sharing
+jobs:
+  - { name: days, operator: command, source: { kind: manual }, partition_by: { time: day } }
+  - { name: whole, operator: command, source: { kind: manual } }
+  - { name: out, operator: parquet_export, outputs: 0, inputs: [{ from: %s }]%s,
+      config: { folder: a, path: "%s" } }
+`, c.from, c.more, c.path), Datasets: map[string]dag.Partitioning{"keys": {Kind: dag.ByKey}}}, catalog)
+		if c.want == "" {
+			require.Empty(t, problems, "%v", c)
+			continue
+		}
+		require.Len(t, problems, 1, "%v", c)
+		require.Contains(t, problems[0].Message, c.want)
+		require.Equal(t, 7, problems[0].Line)
+	}
+}
+
+// A path that nobody could check leads two partitions to one place: the second is refused by what is the case.
+func TestAnotherPartitionAtTheSamePath(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		w.config["path"] = strings.TrimSuffix(w.config["path"].(string), "{partition}")
+		w.run(t, w.task(t, "2026-01-02", 1, one(2), nil))
+		w.fails(t, w.task(t, "2026-01-03", 1, one(3), nil),
+			`partition "2026-01-02" is exported to this path, and partition "2026-01-03" would overwrite it`)
+		w.run(t, w.task(t, "2026-01-02", 2, one(4), nil))
+		require.Equal(t, "4", w.number(t, ""))
+	})
+}
+
+// A column that the path has, too, is refused where the columns are known, and a task makes no folder for it.
+func TestAColumnThatThePathHas(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		w.config["path"] = "Day={partition}/n={partition}"
+		for columns, want := range map[string]string{"N": `column "N" is in the rows`, "day": `column "day"`, "m": ""} {
+			job := dag.Job{Config: w.config, Inputs: []dag.Input{{}}}
+			shape, err := w.op.Spec().Shape(&job, [][]dag.Column{{{Name: "o"}, {Name: columns}}})
+			require.NoError(t, err)
+			if want == "" {
+				require.Empty(t, shape.Refused)
+				continue
+			}
+			require.Len(t, shape.Refused, 1)
+			require.Equal(t, "path", shape.Refused[0].Key)
+			require.Contains(t, shape.Refused[0].Message, want)
+		}
+		unknown, err := w.op.Spec().Shape(&dag.Job{Config: w.config, Inputs: []dag.Input{{}}}, [][]dag.Column{nil})
+		require.NoError(t, err)
+		require.Empty(t, unknown.Refused)
+
+		_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
+		require.ErrorContains(t, err, `config.path: column "n" is in the rows, and `+"`path` has n=")
+		if w.server == nil {
+			require.NoDirExists(t, filepath.Join(w.root, "out"))
+		}
+	})
 }
 
 // No link leads out of the folders of the org, at whatever part of the path it is.
@@ -122,7 +209,12 @@ func TestLinksThatLeadOut(t *testing.T) {
 	w := &world{op: op.(*operator), root: root, config: fields{"folder": "out", "path": "day={partition}"}}
 	require.NoError(t, os.Symlink(outside, filepath.Join(root, "out")))
 	_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
-	require.Error(t, err)
+	require.ErrorContains(t, fault.Hinted(err), "a link there leads out of the folders")
+
+	require.NoError(t, os.Remove(filepath.Join(root, "out")))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "out"), nil, 0o600))
+	_, err = w.perform(t, w.task(t, "a", 1, one(1), nil))
+	require.ErrorContains(t, fault.Hinted(err), "a file is where a folder should be")
 
 	require.NoError(t, os.Remove(filepath.Join(root, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(root, "out"), 0o755))

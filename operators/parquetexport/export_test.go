@@ -59,6 +59,9 @@ func TestAPartitionIsOneFile(t *testing.T) {
 		other := w.task(t, key, 9, one(8), nil)
 		other.Job = "other"
 		w.fails(t, other, `job "acme/d/j" exports to this path`)
+		if w.server == nil {
+			w.fails(t, other, "export to out/"+w.config["path"].(string)[:8]+"/day=")
+		}
 		require.Equal(t, "9", w.number(t, key))
 	})
 }

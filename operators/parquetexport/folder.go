@@ -113,11 +113,17 @@ func (f *folder) close() { _ = f.root.Close() }
 // failed says what could not be done.
 func (f *folder) failed(what, name string, err error) error {
 	said := fault.New(fault.Unavailable, "%s %s: %w", what, path.Join(f.shown, name), err)
+	var refused *fs.PathError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return said.WithHint("make room on its disk: the next attempt writes the partition whole")
 	case errors.Is(err, fs.ErrPermission):
 		return said.WithHint("let the server's user write there")
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
+		return said.WithHint("a file is where a folder should be: move it away, or name another `folder` or `path`")
+	case errors.As(err, &refused) && !errors.As(refused.Err, new(syscall.Errno)): // by os.Root, not by the system
+		return said.WithHint("a link there leads out of the folders that the org may write: remove it, or name " +
+			"another `folder` or `path`")
 	}
 	return said
 }

@@ -141,13 +141,13 @@ func (l layout) keys() (keys []string) {
 }
 
 // clash refuses a column that readers would take from the path and from the file, with different values or types.
-func (l layout) clash(columns []dag.Column) error {
+func (l layout) clash(columns []dag.Column) *dag.ConfigError {
 	for _, key := range l.keys() {
 		for _, c := range columns {
 			if sqltext.Same(key, c.Name) {
-				return fault.New(fault.Invalid, "column %q is in the rows, and `path` has %s=: readers could take "+
-					"only one of them", c.Name, key).
-					WithHint("name the part of the path otherwise, or leave the column out in a sql job before")
+				return &dag.ConfigError{Key: "path", Message: fmt.Sprintf("column %q is in the rows, and `path` has "+
+					"%s=: readers could take only one of them; name the part of the path otherwise, or leave the "+
+					"column out in a sql job before", c.Name, key)}
 			}
 		}
 	}

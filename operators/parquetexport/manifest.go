@@ -50,7 +50,8 @@ type file struct {
 
 // claim is the newest write of a partition that has begun.
 type claim struct {
-	Job string `json:"job"`
+	Job       string `json:"job"`
+	Partition string `json:"partition,omitempty"` // empty in claims of earlier releases
 	fence.Write
 }
 
@@ -189,7 +190,7 @@ func notThere(err error) error {
 // claim makes this write the newest one, and returns the one before. An older one is a fault.Conflict, or errThere.
 func (e *export) claim(ctx context.Context) (was claim, err error) {
 	const tries = 20 // as often as others claim it at the same time
-	own := claim{e.manifest.Job, e.manifest.Write}
+	own := claim{e.manifest.Job, e.manifest.Partition, e.manifest.Write}
 	text, err := json.Marshal(own)
 	if err != nil {
 		return was, err
@@ -219,6 +220,11 @@ func (e *export) mayFollow(ctx context.Context, own, was claim) error {
 		return fault.New(fault.Conflict, "job %.200q exports to this path", was.Job).
 			WithHint("give each job a path of its own; if this job takes the place of that one, remove the files %s "+
 				"below the path", claimName)
+	case was.Partition != "" && was.Partition != own.Partition:
+		return fault.New(fault.Conflict, "partition %.200q is exported to this path, and partition %.200q would "+
+			"overwrite it", was.Partition, own.Partition).
+			WithHint("put {partition} into config.path; if this partition takes the place of that one, remove the "+
+				"file %s below the path", claimName)
 	case own.Before(was.Write):
 		return e.outdated()
 	case !own.Same(was.Write) || !own.Earlier(was.Write):

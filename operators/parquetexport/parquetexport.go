@@ -44,8 +44,8 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: operatorName, Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  slices.Concat(bucketKeys, []string{"folder"}),
-		CheckJob:     checkJob,
-		SecretsTo:    secretsTo,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions,
+		SecretsTo: secretsTo, Shape: shape,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err
@@ -108,17 +108,17 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (result operators
 		return result, err
 	}
 
-	w, err := o.open(c, t, path)
-	if err != nil {
-		return result, err
-	}
-	defer w.close()
 	m := manifest{Format: format, Job: fmt.Sprintf("%s/%s/%s", t.OrgSlug, t.DAG, t.Job), Partition: key,
 		Write: fence.Of(t)}
 	local, err := c.write(ctx, t, &m)
 	if err != nil {
 		return result, err
 	}
+	w, err := o.open(c, t, path) // not before there is something to put there: it may make a folder
+	if err != nil {
+		return result, err
+	}
+	defer w.close()
 
 	t.Progress(50, "writing to "+path)
 	e := &export{target: w, manifest: m, local: local, scratch: t.Scratch, one: c.MaxRows == 0}
@@ -127,6 +127,9 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (result operators
 		err = operators.Permanent(err)
 	}
 	if err != nil {
+		if c.Folder != "" {
+			path = c.Folder + "/" + path
+		}
 		return result, fmt.Errorf("export to %s: %w", path, err)
 	}
 	done := exported{Path: path, Files: len(m.Files), Rows: m.Rows, Unchanged: unchanged}

@@ -35,8 +35,8 @@ func (c config) write(ctx context.Context, t *operators.Task, m *manifest) (loca
 		was[i] = dag.Column{Name: of.Name, Type: of.Type}
 		m.Columns = append(m.Columns, forOthers(was[i]))
 	}
-	if err := c.layout.clash(was); err != nil {
-		return nil, err
+	if wrong := c.layout.clash(was); wrong != nil {
+		return nil, operators.ConfigError(wrong)
 	}
 	if err := checkValues(ctx, t, was, m.Columns); err != nil {
 		return nil, err

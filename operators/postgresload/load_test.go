@@ -191,12 +191,43 @@ func TestJobsThatWouldUndoTheirLoads(t *testing.T) {
 		{dag.Job{Config: config("replace_partition", "partition_column", "c"), Inputs: same}, "needs partitions"},
 	} {
 		fault := spec.CheckJob(&c.job)
+		if fault == nil {
+			fault = spec.CheckPartitions(&c.job)
+		}
 		if c.want == "" {
 			require.Nil(t, fault, "%v", c.job.Config)
 			continue
 		}
 		require.NotNil(t, fault, c.want)
 		require.Contains(t, fault.Message, c.want)
+	}
+}
+
+// A job that states no partitioning has that of its input.
+func TestLoadsOfInheritedPartitions(t *testing.T) {
+	t.Parallel()
+	catalog := dag.Catalog{Operators: map[string]dag.OperatorSpec{"postgres_load": operator(t).Spec(),
+		"command": {Name: "command", Source: true, Reactive: true}}}
+	for _, c := range []struct{ from, mode, want string }{
+		{"days", "replace", "replace needs a job without partitions"},
+		{"days", "replace_partition, partition_column: day", ""},
+		{"whole", "replace", ""},
+		{"whole", "replace_partition, partition_column: day", "replace_partition needs partitions"},
+	} {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(`
+name: loading
+jobs:
+  - { name: days, operator: command, source: { kind: manual }, partition_by: { time: day } }
+  - { name: whole, operator: command, source: { kind: manual } }
+  - { name: load, operator: postgres_load, outputs: 0, inputs: [{ from: { job: ` + c.from + ` }}],
+      config: { host: db, database: d, user: u, table: t, mode: ` + c.mode + ` } }
+`)}, catalog)
+		if c.want == "" {
+			require.Empty(t, problems, "%v", c)
+			continue
+		}
+		require.Len(t, problems, 1, "%v", c)
+		require.Contains(t, problems[0].Message, c.want)
 	}
 }
 

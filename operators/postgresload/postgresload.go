@@ -120,8 +120,8 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: "postgres_load", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  remotedb.Operational,
-		CheckJob:     checkJob,
-		SecretsTo:    pgremote.SecretsTo,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions,
+		SecretsTo: pgremote.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err
@@ -132,14 +132,11 @@ func (*operator) Spec() dag.OperatorSpec {
 const onePartition = "append needs an input of which each task reads one partition, its own, and that is none of a " +
 	"cursor: otherwise rows would be appended again with those of another partition"
 
-// checkJob refuses jobs whose loads would undo each other.
+// checkJob refuses jobs with other inputs and outputs than a load has.
 func checkJob(job *dag.Job) *dag.ConfigError {
-	c, fault := parseConfig(job.Config)
-	if fault != nil {
+	if _, fault := parseConfig(job.Config); fault != nil {
 		return fault
 	}
-	same := len(job.Inputs) == 1 && job.Inputs[0].Map.Kind == dag.MapSame
-
 	switch {
 	case len(job.Outputs) > 0:
 		return &dag.ConfigError{Message: "postgres_load writes to its table only: give the job `outputs: 0`"}
@@ -147,6 +144,19 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: "postgres_load loads one input: give each table a job"}
 	case job.Effect == dag.EffectInternal:
 		return &dag.ConfigError{Message: "postgres_load changes what is outside: leave `effect: internal` out"}
+	}
+	return nil
+}
+
+// checkPartitions refuses jobs whose loads would undo each other.
+func checkPartitions(job *dag.Job) *dag.ConfigError {
+	c, fault := parseConfig(job.Config)
+	if fault != nil {
+		return fault
+	}
+	same := len(job.Inputs) == 1 && job.Inputs[0].Map.Kind == dag.MapSame
+
+	switch {
 	case c.Mode == appending && (!same || job.PartitionBy.Kind == dag.ByCursor):
 		return &dag.ConfigError{Key: "mode", Message: onePartition}
 	case c.Mode == replace && job.PartitionBy.Kind != "":

@@ -41,6 +41,9 @@ func (d *deploy) workOutColumns(
 		w.next[outputRef{n.Job, n.Output}] = n
 		unknown = unknown || n.Columns == nil || w.goesOn(n.Job)
 	}
+	for _, job := range d.doc.Jobs {
+		unknown = unknown || len(job.Outputs) == 0
+	}
 	if !unknown {
 		return nil
 	}
@@ -104,6 +107,10 @@ func (w *columnsAhead) job(name string) {
 		}
 	}
 
+	if len(job.Outputs) == 0 { // what it does outside is at fault all the same
+		w.look(job, inputs)
+		return
+	}
 	var shape *dag.Shape
 	looked := false
 	for i := range job.Outputs {
@@ -112,19 +119,11 @@ func (w *columnsAhead) job(name string) {
 			continue
 		}
 		if !looked {
-			w.conditions(job, inputs)
+			shape = w.look(job, inputs)
 			looked = true
 		}
-		if spec := w.catalog.Operators[job.Operator]; spec.Shape != nil && shape == nil {
-			s, err := spec.Shape(job, inputs)
-			if err != nil {
-				w.unseen = err
-				return
-			}
-			shape = &s
-			for _, r := range s.Refused {
-				w.refuse(job.Position, "job %s: config.%s: %s", name, r.Key, r.Message)
-			}
+		if w.unseen != nil {
+			return
 		}
 		switch {
 		case n.Columns != nil:
@@ -137,6 +136,24 @@ func (w *columnsAhead) job(name string) {
 			n.Declared = shape.Types
 		}
 	}
+}
+
+// look returns what an operator says of the columns of a job, nil if it says nothing, and refuses what is at fault.
+func (w *columnsAhead) look(job *dag.Job, inputs [][]dag.Column) *dag.Shape {
+	w.conditions(job, inputs)
+	spec := w.catalog.Operators[job.Operator]
+	if spec.Shape == nil {
+		return nil
+	}
+	shape, err := spec.Shape(job, inputs)
+	if err != nil {
+		w.unseen = err
+		return nil
+	}
+	for _, r := range shape.Refused {
+		w.refuse(job.Position, "job %s: config.%s: %s", job.Name, r.Key, r.Message)
+	}
+	return &shape
 }
 
 // conditions refuses conditions on columns that an input does not have. A task compares their names exactly.
