@@ -208,6 +208,18 @@ func TestAlertsToAReceiverThatFails(t *testing.T) {
 	require.NotEmpty(t, w.Count(`SELECT FROM delivery_marks`))
 }
 
+// The newest day is mended, and what its file says last is what the receiver knows.
+func TestAlertsOfADayThatIsMended(t *testing.T) {
+	t.Parallel()
+	w, re := alertsWorld(t)
+	put(w, "1: a 20")
+	for _, step := range [][2]string{{"2: a 95", "a firing"}, {"2: a 20", "a resolved"}, {"2: a 96", "a firing"},
+		{"2: a 21", "a resolved"}} {
+		put(w, step[0])
+		require.Equal(t, []string{step[1]}, heard(t, re), step[0])
+	}
+}
+
 // The secret is the URL and the key of the signature, to the host that it is bound to.
 func TestAlertsAreSigned(t *testing.T) {
 	t.Parallel()
