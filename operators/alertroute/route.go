@@ -192,8 +192,8 @@ type bodyData struct {
 	DAG      string            `json:"dag"`
 	Job      string            `json:"job"`
 	Receiver string            `json:"receiver"`
-	Status   alerts.Status     `json:"status"` // firing, if one of the alerts is
-	Severity string            `json:"severity"`
+	Status   alerts.Status     `json:"status"`   // firing, if one of the alerts is
+	Severity string            `json:"severity"` // the highest of those that fire, or of all if none does
 	Group    map[string]string `json:"group"`
 	Title    string            `json:"title"`
 	Alerts   []alerts.Alert    `json:"alerts"`
@@ -209,10 +209,11 @@ func (b batch) bodyOf(id, org, dag, job string) body {
 		if a.EvaluatedAt.After(m.Timestamp) {
 			m.Timestamp = a.EvaluatedAt
 		}
-		if a.Status == alerts.Firing {
+		first := a.Status == alerts.Firing && m.Data.Status != alerts.Firing // what has ended counts no more
+		if first {
 			m.Data.Status = alerts.Firing
 		}
-		if alerts.AtLeast(a.Severity, m.Data.Severity) {
+		if first || a.Status == m.Data.Status && alerts.AtLeast(a.Severity, m.Data.Severity) {
 			m.Data.Severity = a.Severity
 		}
 		if title := string(a.Status) + ": " + a.Name; !slices.Contains(titles, title) {

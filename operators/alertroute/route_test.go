@@ -172,6 +172,26 @@ func TestMessages(t *testing.T) {
 		string(text))
 }
 
+// The severity of a message is that of what fires, and of what is over only if nothing fires.
+func TestTheSeverityOfAMessage(t *testing.T) {
+	t.Parallel()
+	of := func(rows ...alerts.Alert) string {
+		b := batch{receiver: "one"}
+		for _, a := range rows {
+			b.alerts = append(b.alerts, due{Alert: a})
+		}
+		m := b.bodyOf("id", "acme", "d", "j").Data
+		return string(m.Status) + " " + m.Severity
+	}
+	over, minor := alert("a", alerts.Resolved, 1, "critical"), alert("b", alerts.Resolved, 1, "info")
+	warning, info := alert("c", alerts.Firing, 1, "warning"), alert("d", alerts.Firing, 1, "info")
+	require.Equal(t, "firing warning", of(over, warning, info))
+	require.Equal(t, "firing warning", of(info, warning, over))
+	require.Equal(t, "firing info", of(over, info, minor))
+	require.Equal(t, "resolved critical", of(minor, over))
+	require.Equal(t, "resolved info", of(minor))
+}
+
 // Rows in any order, with repetitions: a receiver is told of the end exactly if the newest row is one and it had heard
 // that the alert fires, and two tellings that it fires lie as far apart as they should, unless it had ended between.
 func TestRowsInAnyOrder(t *testing.T) {
