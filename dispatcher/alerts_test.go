@@ -204,8 +204,40 @@ func TestAlertsToAReceiverThatFails(t *testing.T) {
 	require.NotContains(t, says, "hush")
 	re.answers(nil)
 	put(w, "4: b 95")
-	require.Equal(t, []string{"b firing"}, heard(t, re), "whoever was not told is told by the next day")
+	require.Equal(t, []string{"a resolved, b firing"}, heard(t, re), "whoever was not told is told by the next day")
 	require.NotEmpty(t, w.Count(`SELECT FROM delivery_marks`))
+}
+
+// The newest day is mended, and what its file says last is what the receiver knows.
+func TestAlertsOfADayThatIsMended(t *testing.T) {
+	t.Parallel()
+	w, re := alertsWorld(t)
+	put(w, "1: a 20")
+	for _, step := range [][2]string{{"2: a 95", "a firing"}, {"2: a 20", "a resolved"}, {"2: a 96", "a firing"},
+		{"2: a 21", "a resolved"}} {
+		put(w, step[0])
+		require.Equal(t, []string{step[1]}, heard(t, re), step[0])
+	}
+}
+
+// Whom the end of an alert did not reach is told of it by a later day, whose rows do not have it, and of the next one.
+func TestAnEndThatDidNotArriveIsToldLater(t *testing.T) {
+	t.Parallel()
+	w, re := alertsWorld(t)
+	put(w, "1: a 95, b 95")
+	heard(t, re)
+	re.answers(func(out http.ResponseWriter, _ *http.Request, _ string, _ int) { out.WriteHeader(http.StatusNotFound) })
+	put(w, "2: a 20, b 20")
+	require.Len(t, heard(t, re), 1, "it is refused for good")
+	put(w, "3: b 95")
+	require.Len(t, heard(t, re), 1)
+	re.answers(nil)
+	put(w, "4: b 95")
+	require.Equal(t, []string{"a resolved, b firing"}, heard(t, re))
+	put(w, "5: b 95")
+	require.Empty(t, heard(t, re), "nothing twice")
+	put(w, "6: a 95, b 20")
+	require.Equal(t, []string{"a firing, b resolved"}, heard(t, re))
 }
 
 // The secret is the URL and the key of the signature, to the host that it is bound to.

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -116,6 +117,44 @@ func checkJob(job *dag.Job, s operators.Statements) *dag.ConfigError {
 	return found.first()
 }
 
+// unknown refuses the columns that the config names outside of SQL and that its input does not have; nil: its columns
+// are not known.
+func (c config) unknown(input []dag.Column) (refused []dag.ConfigError) {
+	if input == nil {
+		return nil
+	}
+	have := make([]string, len(input))
+	for i, column := range input {
+		have[i] = column.Name
+	}
+	refuse := func(key, where string, names []string) {
+		for _, name := range names {
+			if alerts.HasColumn(have, name) {
+				continue
+			}
+			meant := "the columns are " + strings.Join(have[:min(len(have), 20)], ", ")
+			if near := dag.Nearest(name, have); near != "" {
+				meant = fmt.Sprintf("did you mean %q?", near)
+			}
+			refused = append(refused, dag.ConfigError{Key: key, Message: fmt.Sprintf(
+				"%s names the column %q, which the input does not have; %s", where, name, meant)})
+		}
+	}
+
+	if c.Time != "" {
+		refuse("time", "`time`", []string{c.Time})
+	}
+	for i, r := range c.Rules {
+		key, of := "rules."+number(i), "rule "+r.Name+": "
+		refuse(key, of+"`key`", r.keyColumns())
+		refuse(key, of+"`summary`", r.summary.Columns())
+		for _, name := range slices.Sorted(maps.Keys(r.labels)) {
+			refuse(key, of+"label "+name, r.labels[name].Columns())
+		}
+	}
+	return refused
+}
+
 // shape returns the columns that the rules read, and those of alerts.
 func shape(job *dag.Job, inputs [][]dag.Column, s operators.Statements) (dag.Shape, error) {
 	known := dag.Shape{Writes: [][]dag.Column{alerts.Columns}}
@@ -124,13 +163,18 @@ func shape(job *dag.Job, inputs [][]dag.Column, s operators.Statements) (dag.Sha
 		return known, nil
 	}
 
+	known.Refused = c.unknown(inputs[0])
+	lacking := map[string]bool{}
+	for _, one := range known.Refused {
+		lacking[one.Key] = true
+	}
 	var queries []string
 	for _, r := range c.Rules {
 		queries = append(queries, r.query(job.Inputs[0].As))
 	}
 	_, refused, err := s.Reads(job, inputs, queries)
 	for i, one := range refused {
-		if one != nil {
+		if one != nil && !lacking["rules."+number(i)] {
 			known.Refused = append(known.Refused, dag.ConfigError{Key: "rules." + number(i),
 				Message: "rule " + c.Rules[i].Name + ": " + one.Message})
 		}

@@ -110,7 +110,7 @@ func TestConforms(t *testing.T) {
 
 		fails("the condition holds for a row without \"host\"", rules(rule("r", "used = 1")), in("(NULL, 1)")),
 		fails("nope", rules(rule("r", "nope > 1")), in("('a', 1)")),
-		fails("there are more than 20000 rows", rules(rule("r", "true", "key", []any{"used"})),
+		fails("rule r: more than 20000 keys fire at once", rules(rule("r", "true", "key", []any{"used"})),
 			operatortest.Input{As: "in", Query: "SELECT 'a' AS host, range AS used FROM range(20001)"}),
 		fails("a key has 2000 bytes", rules(rule("r", "true")), in("(repeat('x', 2000), 1)")),
 		fails("leave `time` out", timed, in("('a', 1)")),
@@ -231,4 +231,33 @@ func TestColumnsThatARuleNames(t *testing.T) {
 	require.True(t, strings.HasPrefix(shape.Refused[0].Message, `rule bad: it names the column "usage"`),
 		shape.Refused[0].Message)
 	require.Len(t, shape.Writes[0], 10)
+}
+
+// So are those of keys, times, summaries and labels, whether they are compared as DuckDB does or not there at all.
+func TestColumnsThatTextsName(t *testing.T) {
+	t.Parallel()
+	job := &dag.Job{Name: "j", Outputs: []string{"out"}, Inputs: []dag.Input{{As: "in", Job: "up"}},
+		Config: map[string]any{"time": "nope", "rules": []any{
+			map[string]any{"name": "good", "condition": "used > 1", "key": "{HOST}", "summary": "{used} {{x}}"},
+			map[string]any{"name": "bad", "condition": "used > 1", "key": []any{"nokey"}, "summary": "{zzz}",
+				"labels": map[string]any{"team": "{no team}"}},
+			map[string]any{"name": "worse", "condition": "nope > 1", "key": []any{"host"}}}}}
+	columns := []dag.Column{{Name: "host", Type: "VARCHAR"}, {Name: "used", Type: "DOUBLE"}}
+	shape, err := operator(t).Spec().Shape(job, [][]dag.Column{columns})
+	require.NoError(t, err)
+	var said []string
+	for _, one := range shape.Refused {
+		said = append(said, one.Key+" "+one.Message)
+	}
+	require.Len(t, said, 5, "%q", said)
+	lacks := ", which the input does not have; the columns are host, used"
+	require.Equal(t, []string{"time `time` names the column \"nope\"" + lacks,
+		"rules.1 rule bad: `key` names the column \"nokey\"" + lacks,
+		"rules.1 rule bad: `summary` names the column \"zzz\"" + lacks,
+		"rules.1 rule bad: label team names the column \"no team\"" + lacks}, said[:4])
+	require.Contains(t, said[4], `rules.2 rule worse: it names the column "nope"`)
+
+	shape, err = operator(t).Spec().Shape(job, [][]dag.Column{nil})
+	require.NoError(t, err)
+	require.Empty(t, shape.Refused, "the columns are not known")
 }

@@ -63,7 +63,9 @@ func (r rule) look(ctx context.Context, t *operators.Task, to found) error {
 	}
 	rows, err := t.Ask(ctx, r.query(t.Inputs[0].As), mostKeys)
 	if fault.Is(err, fault.TooLarge) {
-		err = operators.Permanent(fmt.Errorf("rule %s: %w", r.Name, err))
+		return operators.Permanent(fault.New(fault.TooLarge,
+			"rule %s: more than %d keys fire at once, or their texts are too long", r.Name, mostKeys).
+			WithHint("let fewer fire, by another `condition` or a `key` of fewer columns"))
 	}
 	if err != nil {
 		return fmt.Errorf("rule %s: %w", r.Name, err)

@@ -77,11 +77,19 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (result operators
 	if err != nil {
 		return result, err
 	}
+	ends, noted, err := pending(ctx, t.Deliveries)
+	if err != nil {
+		return result, err
+	}
+	rows = withPending(rows, ends)
 	known, err := c.known(ctx, t.Deliveries, rows)
 	if err != nil {
 		return result, err
 	}
 	p := c.planOf(rows, known)
+	if err := keepPending(ctx, t.Deliveries, noted, p.ends()); err != nil {
+		return result, err
+	}
 	messages, unreachable := c.messages(t, p)
 
 	sent, _, err := sender.Send(ctx, messages)
@@ -206,7 +214,7 @@ func refused(sent []webhook.Sent) error {
 
 // summary is the result of a run for people.
 type summary struct {
-	Alerts   int `json:"alerts"` // that were read, each once
+	Alerts   int `json:"alerts"` // that were read or left to be told, each once
 	Messages int `json:"messages"`
 	Told     int `json:"told"` // alerts in messages
 	Muted    int `json:"muted,omitempty"`

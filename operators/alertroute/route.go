@@ -15,32 +15,43 @@ type mark struct {
 	SentAt time.Time     `json:"sent_at"` // the time of the data that was told
 	Sent   int           `json:"sent"`    // how often something was told of the alert
 	Seen   time.Time     `json:"seen"`
+	// Since when the alert that was told holds, or held
+	StartedAt time.Time `json:"started_at,omitzero"`
+}
+
+// another reports whether a row is of another alert than the one that was told: it began later. One that began earlier
+// is the same, of which older data has come.
+func (m mark) another(a alerts.Alert) bool {
+	since := m.StartedAt
+	if since.IsZero() { // an older server noted none
+		since = m.Seen
+	}
+	return a.StartedAt.After(since)
 }
 
 // decide returns whether a receiver is to be told of a row, and the mark after that. It is told that an alert fires if
-// it was not, or long enough ago (repeat; 0: never again), and that it is resolved if it was told that it fires. A row
-// that is older than another one that was seen tells nothing, and neither does one that is late.
+// it was not told of this one, or long enough ago (repeat; 0: never again), and that it is resolved if it was told that
+// it fires. A row that is older than another one that was seen tells nothing, and neither does one that is late. Of two
+// rows of the same time, the second is of a newer revision of the data, and counts.
 func decide(known *mark, a alerts.Alert, repeat time.Duration) (send bool, next mark) {
 	if known == nil {
 		switch {
 		case a.Late:
 			return false, mark{}
 		case a.Status == alerts.Resolved: // so that what is older tells nothing
-			return false, mark{Status: alerts.Resolved, Seen: a.EvaluatedAt}
+			return false, mark{Status: alerts.Resolved, Seen: a.EvaluatedAt, StartedAt: a.StartedAt}
 		}
-		return true, mark{alerts.Firing, a.EvaluatedAt, 1, a.EvaluatedAt}
+		return true, mark{alerts.Firing, a.EvaluatedAt, 1, a.EvaluatedAt, a.StartedAt}
 	}
 
 	next = *known
 	if a.Late || a.EvaluatedAt.Before(known.Seen) {
 		return false, next
 	}
-	again := a.Status == alerts.Firing && repeat > 0 && a.EvaluatedAt.Sub(known.SentAt) >= repeat
-	anew := a.Status == alerts.Firing && a.EvaluatedAt.After(known.Seen)
-	switch {
-	case known.Status == alerts.Firing && (again || a.Status == alerts.Resolved),
-		known.Status == alerts.Resolved && anew:
-		return true, mark{a.Status, a.EvaluatedAt, known.Sent + 1, a.EvaluatedAt}
+	switch again := repeat > 0 && a.EvaluatedAt.Sub(known.SentAt) >= repeat; {
+	case a.Status == alerts.Firing && (known.Status == alerts.Resolved || known.another(a) || again),
+		a.Status == alerts.Resolved && known.Status == alerts.Firing:
+		return true, mark{a.Status, a.EvaluatedAt, known.Sent + 1, a.EvaluatedAt, a.StartedAt}
 	}
 	next.Seen = a.EvaluatedAt
 	return false, next
@@ -181,8 +192,8 @@ type bodyData struct {
 	DAG      string            `json:"dag"`
 	Job      string            `json:"job"`
 	Receiver string            `json:"receiver"`
-	Status   alerts.Status     `json:"status"` // firing, if one of the alerts is
-	Severity string            `json:"severity"`
+	Status   alerts.Status     `json:"status"`   // firing, if one of the alerts is
+	Severity string            `json:"severity"` // the highest of those that fire, or of all if none does
 	Group    map[string]string `json:"group"`
 	Title    string            `json:"title"`
 	Alerts   []alerts.Alert    `json:"alerts"`
@@ -198,10 +209,11 @@ func (b batch) bodyOf(id, org, dag, job string) body {
 		if a.EvaluatedAt.After(m.Timestamp) {
 			m.Timestamp = a.EvaluatedAt
 		}
-		if a.Status == alerts.Firing {
+		first := a.Status == alerts.Firing && m.Data.Status != alerts.Firing // what has ended counts no more
+		if first {
 			m.Data.Status = alerts.Firing
 		}
-		if alerts.AtLeast(a.Severity, m.Data.Severity) {
+		if first || a.Status == m.Data.Status && alerts.AtLeast(a.Severity, m.Data.Severity) {
 			m.Data.Severity = a.Severity
 		}
 		if title := string(a.Status) + ": " + a.Name; !slices.Contains(titles, title) {

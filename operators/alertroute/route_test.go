@@ -70,13 +70,42 @@ func TestAnAlertIsToldOnceInAWhile(t *testing.T) {
 	require.Empty(t, told(c, known, late))
 	require.Equal(t, []string{"one: a resolved"}, told(c, known, alert("a", alerts.Resolved, 6)))
 	require.Empty(t, told(c, known, alert("a", alerts.Resolved, 6)))
-	require.Empty(t, told(c, known, alert("a", alerts.Firing, 6)), "the same data said that it is over")
+	require.Equal(t, []string{"one: a firing"}, told(c, known, alert("a", alerts.Firing, 6)),
+		"newer data of the same time says that it is not over")
+	require.Empty(t, told(c, known, alert("a", alerts.Firing, 6)), "a repetition")
+	require.Equal(t, []string{"one: a resolved"}, told(c, known, alert("a", alerts.Resolved, 6)))
 	require.Empty(t, told(c, known, alert("a", alerts.Firing, 2)))
 	require.Equal(t, []string{"one: a firing"}, told(c, known, alert("a", alerts.Firing, 7)))
-	require.Equal(t, 4, known[markKey("one", alert("a", alerts.Firing, 0))].Sent)
+	require.Equal(t, 6, known[markKey("one", alert("a", alerts.Firing, 0))].Sent)
 
 	never := parsed(t, `{`+receivers+`, "routes": [{"to": ["one"], "repeat_every": "never"}]}`)
 	require.Empty(t, told(never, known, alert("a", alerts.Firing, 7000)))
+}
+
+// An alert that began later than the one that was told is another one, though nobody was told of the end of that.
+func TestAnotherAlertIsTold(t *testing.T) {
+	t.Parallel()
+	c := parsed(t, `{`+receivers+`, "routes": [{"to": ["one"], "repeat_every": "never"}]}`)
+	since := func(start, at int) alerts.Alert {
+		a := alert("a", alerts.Firing, at)
+		a.StartedAt = hour(start)
+		return a
+	}
+	known := map[string]mark{}
+	require.Equal(t, []string{"one: a firing"}, told(c, known, since(2, 3)))
+	require.Empty(t, told(c, known, since(1, 4)), "older data has come: it is the same")
+	require.Empty(t, told(c, known, since(2, 5)))
+	require.Equal(t, []string{"one: a firing"}, told(c, known, since(7, 8)))
+	require.Empty(t, told(c, known, since(7, 9)))
+	require.Empty(t, told(c, known, since(9, 8)), "older than what was seen")
+
+	before := map[string]mark{}
+	for key, m := range known {
+		m.StartedAt = time.Time{}
+		before[key] = m
+	}
+	require.Empty(t, told(c, before, since(7, 10)), "an older server noted no start")
+	require.Equal(t, []string{"one: a firing"}, told(c, before, since(11, 11)))
 }
 
 func TestRoutes(t *testing.T) {
@@ -141,6 +170,26 @@ func TestMessages(t *testing.T) {
 		{"alert": "disk", "key": "b", "severity": "critical", "status": "firing", "started_at": "2026-01-31T00:00:00Z",
 			"evaluated_at": "2026-01-31T02:00:00Z", "value": null, "labels": {"team": "b"}, "summary": ""}]}}`,
 		string(text))
+}
+
+// The severity of a message is that of what fires, and of what is over only if nothing fires.
+func TestTheSeverityOfAMessage(t *testing.T) {
+	t.Parallel()
+	of := func(rows ...alerts.Alert) string {
+		b := batch{receiver: "one"}
+		for _, a := range rows {
+			b.alerts = append(b.alerts, due{Alert: a})
+		}
+		m := b.bodyOf("id", "acme", "d", "j").Data
+		return string(m.Status) + " " + m.Severity
+	}
+	over, minor := alert("a", alerts.Resolved, 1, "critical"), alert("b", alerts.Resolved, 1, "info")
+	warning, info := alert("c", alerts.Firing, 1, "warning"), alert("d", alerts.Firing, 1, "info")
+	require.Equal(t, "firing warning", of(over, warning, info))
+	require.Equal(t, "firing warning", of(info, warning, over))
+	require.Equal(t, "firing info", of(over, info, minor))
+	require.Equal(t, "resolved critical", of(minor, over))
+	require.Equal(t, "resolved info", of(minor))
 }
 
 // Rows in any order, with repetitions: a receiver is told of the end exactly if the newest row is one and it had heard
