@@ -71,7 +71,7 @@ func TestPartitionsAreExported(t *testing.T) {
 		table, err := rows.ReadTable(t.Context())
 		require.NoError(t, err)
 		defer table.Release()
-		return fmt.Sprint(table.Column(0).Data())
+		return fmt.Sprint(table.Column(0).Data().Chunks())
 	}
 
 	document := strings.NewReplacer("BUCKET", s.Bucket, "ENDPOINT", s.Endpoint, "KEY", s.AccessKeyID).Replace(shared)

@@ -407,7 +407,7 @@ func TestRequestsKeepTheirRate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 7, strings.Count(rows, "\n"))
 	require.Len(t, at, 5)
-	require.GreaterOrEqual(t, at[4].Sub(at[0]), 390*time.Millisecond)
+	require.GreaterOrEqual(t, at[4].Sub(at[0]), 300*time.Millisecond, "the first one also waited for its connection")
 }
 
 // The same rows publish nothing, however the answer is written.
