@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -52,6 +53,7 @@ func (api *API) declareRemote(rule Rule, op *huma.Operation) {
 	}
 	api.declare(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{{remoteSchemes[rule]: {}}}
+	op.Description = strings.TrimSpace(op.Description + "\n\n" + rule.needs())
 	op.Parameters = append(slices.Clone(op.Parameters), &huma.Param{
 		Name: protocol.VersionHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger},
 		Example:     protocol.Version,
@@ -164,7 +166,7 @@ func (api *API) addJWKS() {
 		Body         KeySet
 	}
 	Handle(api, Public, huma.Operation{
-		OperationID: "task-jwks", Method: http.MethodGet, Path: "/internal/jwks/task", Tags: []string{"task"},
+		OperationID: "task-jwks", Method: http.MethodGet, Path: "/internal/jwks/task", Tags: []string{"task protocol"},
 		Summary:     "List the public keys of capability tokens",
 		Description: "Includes former keys, as long as the server still accepts tokens that they signed.",
 	}, func(context.Context, Caller, *struct{}) (*output, error) {

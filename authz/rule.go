@@ -136,6 +136,22 @@ func (r Rule) Action() Action { return r.action }
 // Target returns how the route's object is found; empty if the principal is not User.
 func (r Rule) Target() Target { return r.target }
 
+// needs says what a request needs for the rule to admit it, for the OpenAPI document.
+func (r Rule) needs() string {
+	switch least := leastRoles[r.action]; {
+	case r.principal == AWorker:
+		return "Needs the token of a worker."
+	case r.principal == ATask:
+		return "Needs the capability of the attempt."
+	case r.principal != User:
+		return "Needs no credential."
+	case r.target == TheOrg || least == RoleAdmin:
+		return fmt.Sprintf("Needs the role %s.", least)
+	default:
+		return fmt.Sprintf("Needs the role %s, or a grant of it on the DAG.", least)
+	}
+}
+
 func (r Rule) String() string {
 	if r.principal == User {
 		return fmt.Sprintf("%s %s", r.action, r.target)

@@ -129,7 +129,7 @@ func TestYAMLBlocksAreValid(t *testing.T) {
 
 func asDocument(b block) (string, bool) {
 	switch b.info {
-	case "yaml":
+	case "yaml", "yaml shop.yaml":
 		return b.text, true
 	case "yaml jobs":
 		return "name: example\njobs:" + indent(stub+b.text), true

@@ -9,15 +9,11 @@ package rest
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
-	"path"
 	"reflect"
 	"strings"
 	"sync"
@@ -26,8 +22,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Limits of a request, unless the Config or the operation sets others.
@@ -63,11 +57,6 @@ type API struct {
 	document func() (openAPI, error) // encoded at the first request, when every route is registered
 }
 
-type openAPI struct {
-	json []byte
-	etag string
-}
-
 // New returns an API without routes.
 func New(cfg Config) (*API, error) {
 	if cfg.Timeout < 0 {
@@ -90,45 +79,13 @@ func New(cfg Config) (*API, error) {
 	hc.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	hc.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
 	a.huma = humago.New(&actionMux{a.mux, map[string]map[string]http.HandlerFunc{}}, hc)
-	a.document = sync.OnceValues(func() (openAPI, error) {
-		// OpenAPI has no wildcard for the rest of a path.
-		paths := a.huma.OpenAPI().Paths
-		for path, item := range paths {
-			if plain := strings.ReplaceAll(path, "...}", "}"); plain != path {
-				delete(paths, path)
-				paths[plain] = item
-			}
-		}
-
-		doc, err := json.Marshal(a.huma.OpenAPI())
-		if err != nil {
-			return openAPI{}, fmt.Errorf("encode OpenAPI document: %w", err)
-		}
-		sum := sha256.Sum256(doc)
-		return openAPI{json: doc, etag: ETag(hex.EncodeToString(sum[:8]))}, nil
-	})
+	a.document = sync.OnceValues(a.encodeDocument)
 
 	var err error
 	if a.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("new API: %w", err)
 	}
 	return a, nil
-}
-
-// schemaName returns the name of a type in the OpenAPI document. It leaves out the package, except for types of the
-// worker protocol and for one of the two types named Problem.
-func schemaName(t reflect.Type, hint string) string {
-	named := t
-	for named.Kind() == reflect.Pointer || named.Kind() == reflect.Slice {
-		named = named.Elem()
-	}
-	if path.Base(named.PkgPath()) == "protocol" {
-		return "Protocol" + huma.DefaultSchemaNamer(t, hint)
-	}
-	if t == reflect.TypeFor[fault.Problem]() {
-		return "ProblemDetail"
-	}
-	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // Handler returns a handler of every route, including those registered later.
@@ -143,26 +100,6 @@ func (a *API) HandlerOf(chosen func(pattern string) bool) http.Handler {
 	return a.withRequestID(a.observe(a.metrics, a.recoverPanics(securityHeaders(a.refuseMalformed(route)))))
 }
 
-// OpenAPI returns the document to which operations are added. It may be changed until it is first served.
-func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
-
-// ServeOpenAPI answers with the OpenAPI document.
-func (a *API) ServeOpenAPI(w http.ResponseWriter, r *http.Request) error {
-	doc, err := a.document()
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/openapi+json")
-	w.Header().Set("Cache-Control", "no-cache")
-	w.Header().Set("ETag", doc.etag)
-	if r.Header.Get("If-None-Match") == doc.etag {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	_, err = w.Write(doc.json)
-	return err
-}
-
 // Register adds an operation. The body is limited to DefaultMaxBody and the handler to the API's timeout, unless the
 // operation sets other limits (MaxBodyBytes, WithTimeout). Its errors become Problems.
 func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) (*O, error)) {
@@ -175,6 +112,10 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 	}
 	if op.MaxBodyBytes == 0 {
 		op.MaxBodyBytes = DefaultMaxBody
+	}
+
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{}
 	}
 
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
@@ -194,6 +135,7 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 		}
 		return out, nil
 	})
+	describeRepeated[O](op)
 }
 
 // RegisterRaw adds an operation whose body or answer is a stream. fn reads at most maxBody bytes of r.Body and writes

@@ -20,15 +20,12 @@ func Node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	program := filepath.Join(folder, "..", "..", ".cache", "node", "node_modules", ".bin", "node")
-	if _, err := os.Stat(program); err != nil {
-		program = "node"
-	}
-	if _, err := exec.LookPath(program); err != nil {
+	node, err := nodeFor(folder)
+	if err != nil {
 		return nil, nil, notInstalled(tool, err)
 	}
 
-	cmd := exec.Command(program, append([]string{"serve.js"}, args...)...)
+	cmd := exec.Command(node, append([]string{"serve.js"}, args...)...)
 	cmd.Dir = folder
 	life, err := cmd.StdinPipe()
 	if err != nil {
@@ -37,13 +34,44 @@ func Node(tool string, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	return cmd, life, nil
 }
 
-// PackageFile returns a file of the packages of a folder of tools/, such as "axe-core/axe.min.js".
-func PackageFile(tool, name string) ([]byte, error) {
+// Program prepares the command for a program of the packages of a folder of tools/, or for node itself.
+func Program(tool, name string, args ...string) (*exec.Cmd, error) {
 	folder, err := installed(tool)
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(filepath.Join(folder, "node_modules", filepath.FromSlash(name)))
+	node, err := nodeFor(folder)
+	if err != nil {
+		return nil, notInstalled(tool, err)
+	}
+	if name == "node" {
+		return exec.Command(node, args...), nil
+	}
+	return exec.Command(node, append([]string{filepath.Join(folder, "node_modules", ".bin", name)}, args...)...), nil
+}
+
+// PackagesOf returns the node_modules of a folder of tools/.
+func PackagesOf(tool string) (string, error) {
+	folder, err := installed(tool)
+	return filepath.Join(folder, "node_modules"), err
+}
+
+// nodeFor returns the Node that scripts/test_servers.sh has chosen for a folder of tools/.
+func nodeFor(folder string) (string, error) {
+	own := filepath.Join(folder, "..", "..", ".cache", "node", "node_modules", ".bin", "node")
+	if _, err := os.Stat(own); err == nil {
+		return own, nil
+	}
+	return exec.LookPath("node")
+}
+
+// PackageFile returns a file of the packages of a folder of tools/, such as "axe-core/axe.min.js".
+func PackageFile(tool, name string) ([]byte, error) {
+	packages, err := PackagesOf(tool)
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(filepath.Join(packages, filepath.FromSlash(name)))
 }
 
 // installed returns a folder of tools/ whose packages are there.
