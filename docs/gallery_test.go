@@ -34,7 +34,7 @@ func TestGalleryShowsWhatThereIs(t *testing.T) {
 		return names
 	}
 
-	require.ElementsMatch(t, folders("cmd/dagctl/dagfile/templates/*/dag.yaml"), listed("Templates"))
+	require.ElementsMatch(t, folders("cmd/dagctl/dagfile/templates/*/README.md"), listed("Templates"))
 	require.ElementsMatch(t, slices.Concat(folders("examples/*/dag.yaml"), folders("examples/*/main.go")),
 		listed("Examples"))
 	require.ElementsMatch(t, slices.Collect(maps.Keys(catalog(t).Operators)), listed("Operators"))

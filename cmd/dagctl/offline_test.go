@@ -31,26 +31,34 @@ func TestInitWritesADAGThatIsValid(t *testing.T) {
 	require.NoError(t, os.WriteFile(inTheWay, nil, 0o600))
 	refused := dagctl(t, nil, "init", inTheWay)
 	require.Equal(t, cli.ExitFailed, refused.code)
-	require.Contains(t, refused.err, filepath.Join(inTheWay, "dag.yaml")+" cannot be written: not a directory")
+	require.Contains(t, refused.err, filepath.Join(inTheWay, "README.md")+" cannot be written: not a directory")
 	require.Contains(t, refused.err, "Next: choose a folder that you may write to")
 }
 
 func TestInitTemplates(t *testing.T) {
 	t.Parallel()
 	offered := must(t, nil, "__complete", "init", "--template", "")
-	for _, name := range []string{"pipeline", "operator", "worker"} {
+	for _, name := range []string{"pipeline", "api", "database", "events", "dags", "operator", "worker"} {
 		require.Contains(t, offered, name+"\t")
 		dir := filepath.Join(t.TempDir(), name)
 		must(t, nil, "init", "--template", name, dir)
-		must(t, nil, "validate", dir)
-		require.Empty(t, must(t, nil, "fmt", "--check", dir), name)
+		require.FileExists(t, filepath.Join(dir, "dag.schema.json"))
+		files, err := filepath.Glob(filepath.Join(dir, "dag.yaml"))
+		require.NoError(t, err)
+		deeper, err := filepath.Glob(filepath.Join(dir, "*", "dag.yaml"))
+		require.NoError(t, err)
+		require.NotEmpty(t, append(files, deeper...), name)
+		for _, file := range append(files, deeper...) {
+			must(t, nil, "validate", file)
+			require.Empty(t, must(t, nil, "fmt", "--check", file), name)
+		}
 	}
 
 	dir := filepath.Join(t.TempDir(), "none")
 	unknown := dagctl(t, nil, "init", "--template", "plumber", dir)
 	require.Equal(t, cli.ExitFailed, unknown.code)
 	require.Contains(t, unknown.err, `there is no template "plumber"`)
-	require.Contains(t, unknown.err, "pipeline, operator, worker")
+	require.Contains(t, unknown.err, "pipeline, api, database, events, dags, operator, worker")
 	require.NoDirExists(t, dir)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -22,9 +23,16 @@ import (
 //go:embed templates
 var templates embed.FS
 
+// schemaFile is what the first line of each template's dag.yaml names.
+const schemaFile = "dag.schema.json"
+
 // templateNames are the templates, with what each is for. The first is the default.
 var templateNames = []cobra.Completion{
 	cobra.CompletionWithDesc("pipeline", "files of a folder, and SQL over them"),
+	cobra.CompletionWithDesc("api", "pages of a JSON API, and SQL over them"),
+	cobra.CompletionWithDesc("database", "a PostgreSQL table, SQL over it, and a report that goes back"),
+	cobra.CompletionWithDesc("events", "events that another system sends, and SQL over them"),
+	cobra.CompletionWithDesc("dags", "two DAGs, one of which reads what the other publishes"),
 	cobra.CompletionWithDesc("operator", "a program of yours that makes rows"),
 	cobra.CompletionWithDesc("worker", "functions of yours, in a process of their own"),
 }
@@ -35,9 +43,16 @@ func InitCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Write a first DAG that runs",
-		Long: `Writes the files of a template into a folder, and none if one of them exists there. The template pipeline
-reads files of a folder and computes with SQL. The template operator has a program of yours as an operator, in Python,
-and worker has a worker with functions of yours, in Python as well.`,
+		Long: `Writes the files of a template into a folder, and none if one of them exists there. Each has data, so that it
+runs at once, SQL with checks, and the schema by which editors check and complete the DAG file.
+
+  pipeline   files of a folder, and SQL over them
+  api        pages of a JSON API, with a program that stands in for it
+  database   a PostgreSQL table, and a report that goes back into the database
+  events     events that another system sends to a webhook
+  dags       two DAGs, one of which reads what the other publishes
+  operator   a program of yours as an operator, in Python
+  worker     a worker with functions of yours, in Python`,
 		Example: `  dagctl init weather
   dagctl init --template worker shop`,
 		Args: cobra.MaximumNArgs(1),
@@ -51,15 +66,26 @@ and worker has a worker with functions of yours, in Python as well.`,
 			if err != nil {
 				return err
 			}
+			catalog, err := builtinCatalog()
+			if err != nil {
+				return err
+			}
 			if err := writeNew(dir, files, c); err != nil {
 				return err
 			}
+			// It is that of this program, and not the user's work: it may be written over.
+			schema := filepath.Join(dir, schemaFile)
+			if err := os.WriteFile(schema, append(dag.Schema(catalog), '\n'), 0o644); err != nil {
+				return unwritten(schema, err)
+			}
+			fmt.Fprintln(c.Out, schema)
 			fmt.Fprintf(c.Err, "Next: `dagctl dev %s` runs it.\n", argument(dir))
 			return nil
 		},
 	}
 
-	cmd.Flags().StringVar(&template, "template", "pipeline", "what to begin with: pipeline, operator or worker")
+	cmd.Flags().StringVar(&template, "template", "pipeline",
+		"what to begin with: "+strings.Join(namesOf(templateNames), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("template",
 		cobra.FixedCompletions(templateNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -90,11 +116,7 @@ func unwritten(place string, err error) error {
 
 // templateFiles returns the files of a template.
 func templateFiles(name string) (fs.FS, error) {
-	var names []string
-	for _, completion := range templateNames {
-		known, _, _ := strings.Cut(completion, "\t")
-		names = append(names, known)
-	}
+	names := namesOf(templateNames)
 	if !slices.Contains(names, name) {
 		return nil, fault.New(fault.Invalid, "there is no template %q", name).
 			WithHint("use --template with %s", strings.Join(names, ", "))
@@ -104,6 +126,15 @@ func templateFiles(name string) (fs.FS, error) {
 		return nil, fmt.Errorf("template %s: %w", name, err)
 	}
 	return files, nil
+}
+
+// namesOf returns what completions complete, without their descriptions.
+func namesOf(completions []cobra.Completion) (names []string) {
+	for _, completion := range completions {
+		name, _, _ := strings.Cut(completion, "\t")
+		names = append(names, name)
+	}
+	return names
 }
 
 // writeNew writes all files below dir, or none if one of them exists.

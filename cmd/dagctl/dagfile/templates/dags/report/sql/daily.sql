@@ -1,0 +1,3 @@
+SELECT station, min(celsius) AS lowest, avg(celsius) AS mean
+FROM readings
+GROUP BY station

@@ -1,0 +1,4 @@
+SELECT product, count(*) AS orders, sum(amount) AS amount
+FROM received
+GROUP BY product
+ORDER BY product
