@@ -20,11 +20,18 @@ var outputs = []string{"table", "json", "yaml"}
 
 // The forms of output that single commands have besides.
 const (
-	OutputMarkdown = "markdown" // of plan, for pull requests
-	OutputCSV      = "csv"      // of query, for spreadsheets and other programs
-	OutputArrow    = "arrow"    // of query, for programs that want exact types
-	OutputParquet  = "parquet"  // of query, a file with exact types
+	OutputMarkdown = "markdown" // for pull requests
+	OutputCSV      = "csv"      // for spreadsheets and other programs
+	OutputNDJSON   = "ndjson"   // a JSON object for each row
+	OutputArrow    = "arrow"    // for programs that want exact types
+	OutputParquet  = "parquet"  // a file with exact types
 )
+
+// moreOutputs are those forms, by command.
+var moreOutputs = map[string][]string{
+	"plan": {OutputMarkdown}, "costs": {OutputCSV}, "preview": {OutputCSV},
+	"query": {OutputCSV, OutputNDJSON, OutputArrow, OutputParquet},
+}
 
 // Print writes a value in the form that --output names. For the form table, human writes it.
 func (c *CLI) Print(v any, human func(w io.Writer)) error {
