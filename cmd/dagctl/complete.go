@@ -25,9 +25,9 @@ type completer func(ctx context.Context, api *cli.Client, args []string, typed s
 // completeNames lets shells complete arguments and flags with what the server has. Where there is no server, or it says
 // no, they complete nothing.
 func completeNames(c *cli.CLI, root *cobra.Command) {
-	byWord := map[string]completer{"DAG": dagNames, "DAG/JOB": jobNames, "DAG[/JOB]": jobNames, "TASK": taskNames,
-		"[TASK...]": taskNames, "DATASET": datasetNames, "DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames,
-		"TASK|DATASET|JOB": taskNames}
+	byWord := map[string]completer{"DAG": dagNames, "[DAG]": dagNames, "DAG/JOB": jobNames, "DAG[/JOB]": jobNames,
+		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|JOB": taskNames, "DATASET": datasetNames,
+		"DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames}
 	byCommand := map[string]completer{"datasets": datasetNames, "secrets": secretNames}
 	byFlag := map[string]completer{"dag": dagNames, "partition": partitionNames, "job": jobsOfFlag}
 
