@@ -17,8 +17,8 @@ type (
 		Scope     relations.Scope
 		SQL       string
 		Relations []relations.Relation
-		Rows      int   // the most that are streamed
-		Bytes     int64 // of them
+		Rows      int   // the most that are streamed; 0: all, but not of AsLines
+		Bytes     int64 // of them, as Rows
 		As        Streamed
 	}
 
@@ -40,6 +40,9 @@ const (
 	AsArrow   Streamed = "arrow"   // a stream of Arrow's IPC format
 	AsParquet Streamed = "parquet" // a file
 	AsPlan    Streamed = "plan"    // text for people: how the statement would be run
+	AsCSV     Streamed = "csv"     // with a line of names
+	AsNDJSON  Streamed = "ndjson"  // each row is a JSON object in a line of its own
+	AsNothing Streamed = "nothing" // the statement is not run, but its columns are known
 )
 
 // Reading is a relation that a statement reads.

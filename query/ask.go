@@ -46,9 +46,13 @@ func as(caller authz.Caller) string {
 func (q *Query) begin(ctx context.Context, org uuid.UUID, of string, scope relations.Scope, s Statement,
 ) (*asker, []engine.Reading, error) {
 	l := q.Limits
+	within := l.Timeout
+	if s.export {
+		within = l.ExportTime
+	}
 	g, err := q.Engines.Take(ctx, engine.Purpose{Kind: engine.Query, Org: org.String(), Of: of,
 		Limits: relations.Limits{Memory: l.Memory, Threads: l.Threads},
-		CPU:    time.Duration(l.Threads)*l.Timeout + 5*time.Second})
+		CPU:    time.Duration(l.Threads)*within + 5*time.Second})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,9 +13,10 @@ import (
 // use is what the audit log keeps of a read: the datasets, the columns and the number of rows, but never the statement.
 type use struct {
 	Datasets []read `json:"datasets"`
-	Rows     int    `json:"rows"`
+	Rows     *int   `json:"rows,omitempty"`   // nil: of an export, whose rows leave after this is written
 	At       string `json:"at,omitempty"`     // empty: live
 	Failed   string `json:"failed,omitempty"` // the kind of error, if there was one
+	Format   Format `json:"format,omitempty"` // of an export
 }
 
 type read struct {

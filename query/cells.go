@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -86,14 +86,6 @@ func answerOf(columns []storage.Column, lines []json.RawMessage) (a Answer, err 
 	return a, err
 }
 
-// float returns a number as text, with an exponent where it would have many zeros.
-func float(f float64) string {
-	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
-		return strconv.FormatFloat(f, 'g', -1, 64)
-	}
-	return strconv.FormatFloat(f, 'f', -1, 64)
-}
-
 // Text returns a value of a row as text; NULL is empty.
 func Text(value any) string {
 	switch v := value.(type) {
@@ -102,10 +94,10 @@ func Text(value any) string {
 	case string:
 		return v
 	case float64:
-		return float(v)
+		return literal.Float(v)
 	case json.Number:
 		if f, err := v.Float64(); err == nil && strings.ContainsAny(v.String(), "eE") {
-			return float(f)
+			return literal.Float(f)
 		}
 		return v.String()
 	case json.RawMessage:

@@ -27,7 +27,8 @@ type Format string
 const (
 	CSV     Format = "csv"
 	Parquet Format = "parquet"
-	Arrow   Format = "arrow" // a stream of Arrow's IPC format
+	Arrow   Format = "arrow"  // a stream of Arrow's IPC format
+	NDJSON  Format = "ndjson" // of exports: a JSON object a line
 )
 
 // MediaArrow, MediaParquet and MediaCSV are the media types of the formats.
@@ -35,17 +36,19 @@ const (
 	MediaArrow   = "application/vnd.apache.arrow.stream"
 	MediaParquet = "application/vnd.apache.parquet"
 	MediaCSV     = "text/csv"
+	MediaNDJSON  = "application/x-ndjson"
 )
 
 // formats has the media types of the formats, and the ends of their files' names.
 var formats = map[Format]struct{ media, suffix string }{
 	CSV: {MediaCSV, ".csv"}, Parquet: {MediaParquet, ".parquet"}, Arrow: {MediaArrow, ".arrows"},
+	NDJSON: {MediaNDJSON, ".ndjson"},
 }
 
 // ParseFormat returns the format of a name.
 func ParseFormat(name string) (Format, error) {
 	f := Format(name)
-	if _, ok := formats[f]; !ok {
+	if _, ok := formats[f]; !ok || f == NDJSON {
 		return "", fault.New(fault.Invalid, "%q is no format", name).WithHint("csv, parquet or arrow")
 	}
 	return f, nil
@@ -119,7 +122,7 @@ func accepted(accept string) Format {
 			continue
 		}
 		for format, f := range formats {
-			if kind == f.media {
+			if kind == f.media && format != NDJSON {
 				return format
 			}
 		}

@@ -54,6 +54,7 @@ func (q *Query) AddRoutes(api *authz.API) {
 				Description: "Of files: there are more rows, or more bytes than allowed"}},
 		}},
 	}, q.RequestTime()), q.handleQuery)
+	q.addExport(api)
 }
 
 // RequestTime is the time limit of a request with a statement. It is longer than that of the statement, so that there

@@ -16,12 +16,15 @@ type Limits struct {
 	Bytes      int64         // of the rows of one answer, as JSON
 	// CopyBytes bounds the datasets in Postgres storage that one query may read, because their rows are copied first.
 	CopyBytes int64
+	// Exports are not bounded in rows and bytes, but in how many there are at once and in the time of each.
+	Exports    int
+	ExportTime time.Duration
 }
 
 // DefaultLimits suit a small server.
 var DefaultLimits = Limits{
 	Concurrent: 4, Timeout: 30 * time.Second, Memory: 512 << 20, Threads: 2, Rows: 10_000, Bytes: 16 << 20,
-	CopyBytes: 1 << 30,
+	CopyBytes: 1 << 30, Exports: 3, ExportTime: time.Hour,
 }
 
 // The most that a caller may request.
@@ -44,6 +47,8 @@ func (l Limits) Validate() error {
 		{"rows of an answer", int64(l.Rows), 1, 1_000_000},
 		{"MB of an answer", l.Bytes >> 20, 1, 1 << 10},
 		{"MB of Postgres storage in a query", l.CopyBytes >> 20, 1, 1 << 20},
+		{"exports at once", int64(l.Exports), 1, 1000},
+		{"minutes of an export", int64(l.ExportTime / time.Minute), 1, 24 * 60},
 	} {
 
 		if limit.value < limit.least || limit.value > limit.most {

@@ -34,7 +34,8 @@ type Config struct {
 // Query reads datasets.
 type Query struct {
 	Config
-	slots *slots // for statements that run at once
+	slots   *slots // for statements that run at once
+	exports *slots // for exports
 }
 
 // New returns a Query. It returns an error if the config is not complete or its limits are not valid.
@@ -48,7 +49,8 @@ func New(c Config) (*Query, error) {
 	if err := c.Limits.Validate(); err != nil {
 		return nil, err
 	}
-	return &Query{Config: c, slots: newSlots(c.Limits.Concurrent)}, nil
+	return &Query{Config: c, slots: newSlots(c.Limits.Concurrent),
+		exports: newSlots(c.Limits.Exports)}, nil
 }
 
 // Limits of a preview, which is for a look at the data and not for exports.
@@ -138,7 +140,8 @@ func (q *Query) writeDown(ctx context.Context, caller authz.Caller, version stri
 	for i, c := range answer.Columns {
 		d.Columns[i] = c.Name
 	}
-	u := use{Datasets: []read{d}, Rows: len(answer.Rows)}
+	count := len(answer.Rows)
+	u := use{Datasets: []read{d}, Rows: &count}
 	if version != "" && version != registry.Live {
 		u.At = version
 	}

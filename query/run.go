@@ -33,8 +33,9 @@ type Statement struct {
 	// Explain asks for the plan of the statement in place of its rows. It is not run.
 	Explain bool
 
-	as engine.Streamed // of what goes to the writer
-	to io.Writer       // takes what the statement returns; nil: it is in the Answer
+	as     engine.Streamed // of what goes to the writer
+	to     io.Writer       // takes what the statement returns; nil: it is in the Answer
+	export bool            // it may take as long as exports may
 }
 
 // Answer holds the rows of a statement. All datasets were read as of one moment.
@@ -133,9 +134,9 @@ func (q *Query) check(s *Statement) error {
 		return fault.New(fault.Invalid, "the statement is not valid UTF-8 text")
 	case strings.TrimSpace(s.SQL) == "":
 		return fault.New(fault.Invalid, "there is no statement").WithHint("write one SELECT")
-	case s.Limit < 0 || s.Limit > q.Limits.Rows:
+	case s.Limit < 0 || s.Limit > q.Limits.Rows && !s.export:
 		return fault.New(fault.Invalid, "limit %d is not between 1 and %d", s.Limit, q.Limits.Rows)
-	case s.Limit == 0:
+	case s.Limit == 0 && !s.export:
 		s.Limit = min(defaultRows, q.Limits.Rows)
 	}
 	if s.Explain {
@@ -153,7 +154,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 
 	const tries = 3
 	for try := 1; ; try++ {
-		read, err := q.pin(ctx, caller, s.At, names)
+		read, err := q.pin(ctx, caller, s.At, names, q.Limits.Timeout)
 		if err != nil {
 			return Answer{}, err
 		}
@@ -188,8 +189,8 @@ type reading struct {
 }
 
 // pin resolves all datasets in one snapshot and protects their generations from gc for as long as the query may take.
-func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment,
-	names []engine.Reading) (reading, error) {
+func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment, names []engine.Reading,
+	within time.Duration) (reading, error) {
 	wanted := make([]string, len(names))
 	for i, n := range names {
 		wanted[i] = n.Name
@@ -216,7 +217,7 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 			return nil
 		}
 		r.hold, err = registry.HoldForRead(ctx, tx, caller.OrgID, r.versions(), "query:"+caller.RequestID, clock.Now(),
-			q.Limits.Timeout+time.Minute)
+			within+time.Minute)
 		return err
 	})
 	if err != nil || at.Live() || len(r.datasets) == 0 {
@@ -284,19 +285,10 @@ func (q *Query) release(ctx context.Context, caller authz.Caller, r reading) err
 // finish releases the generations and records who read what.
 func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Moment, r reading, out outcome,
 	failed error) error {
-	u := use{Datasets: []read{}, Rows: out.Count}
-	for _, d := range r.datasets {
-		u.Datasets = append(u.Datasets, read{d.Name, d.Generation.Version, append([]string{}, out.Read[d.Name]...)})
-	}
-	if !at.Live() {
-		u.At = at.Which
-	}
-
-	switch {
-	case errors.Is(failed, context.Canceled):
-		u.Rows, u.Failed = 0, "canceled"
-	case failed != nil:
-		u.Rows, u.Failed = 0, fault.KindOf(failed).String()
+	u := r.use(at, out)
+	u.Rows = &out.Count
+	if failed != nil {
+		u.Rows, u.Failed = new(int), failure(failed)
 	}
 	return q.whateverHappened(ctx, caller, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.ReleaseRead(ctx, tx, caller.OrgID, r.hold); err != nil {
@@ -304,6 +296,26 @@ func (q *Query) finish(ctx context.Context, caller authz.Caller, at registry.Mom
 		}
 		return u.write(ctx, tx, caller, "query.run")
 	})
+}
+
+// use returns what the audit log keeps of a reading at a moment.
+func (r reading) use(at registry.Moment, out outcome) use {
+	u := use{Datasets: []read{}}
+	for _, d := range r.datasets {
+		u.Datasets = append(u.Datasets, read{d.Name, d.Generation.Version, append([]string{}, out.Read[d.Name]...)})
+	}
+	if !at.Live() {
+		u.At = at.Which
+	}
+	return u
+}
+
+// failure returns the kind of an error, as the audit log has it.
+func failure(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "canceled"
+	}
+	return fault.KindOf(err).String()
 }
 
 // whateverHappened runs a transaction even if nobody waits for the query any more.

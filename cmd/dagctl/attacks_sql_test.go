@@ -36,7 +36,7 @@ func refusedSQL(secret string) []string {
 		"SET enable_external_access = true", "SET allowed_directories = ['/']", "SET lock_configuration = false",
 		"SET log_query_path = '/tmp/x'", "RESET lock_configuration", "SET VARIABLE x = 1", "PRAGMA database_list",
 		"PRAGMA enable_profiling", "PRAGMA json_execute_serialized_sql('{}')", "CALL pragma_version()", "CHECKPOINT",
-		"VACUUM", "EXPLAIN SELECT 1", "EXPLAIN ANALYZE FROM sales", "DESCRIBE sales", "SUMMARIZE sales", "SHOW TABLES",
+		"VACUUM", "EXPLAIN SELECT 1", "EXPLAIN ANALYZE FROM sales", "DESCRIBE duckdb_settings()", "SHOW TABLES",
 		"FROM (SHOW ALL TABLES)", "FROM (DESCRIBE sales)", "FROM (SUMMARIZE sales)", "PREPARE p AS SELECT 1",
 		"EXECUTE p", "BEGIN", "COMMIT", "SELECT 1; SELECT 2", "SELECT 1; DROP VIEW sales", "; ; DROP VIEW sales",
 		"CREATE TABLE t AS FROM sales", "INSERT INTO sales VALUES ('x', 1)", "UPDATE sales SET n = 1",

@@ -140,8 +140,8 @@ var sandboxAttempts = slices.Concat(
 	refusedWith("", // several refusals fit
 		`FROM U&"\002Fetc\002Fpasswd"`, "SELECT 'PATH'.getenv()", "SELECT get/**/env('x')",
 		"SELECT 1; DROP VIEW daily_highest", "IMPORT DATABASE 'x'", "COPY daily_highest FROM PROGRAM 'id'",
-		"WITH x AS (INSERT INTO daily_highest VALUES ('x', 1) RETURNING *) FROM x", "DESCRIBE daily_highest",
-		"WITH x AS (DELETE FROM daily_highest RETURNING *) FROM x", "SUMMARIZE daily_highest", "SHOW TABLES",
+		"WITH x AS (INSERT INTO daily_highest VALUES ('x', 1) RETURNING *) FROM x", "DESCRIBE duckdb_settings()",
+		"WITH x AS (DELETE FROM daily_highest RETURNING *) FROM x", "SUMMARIZE glob('*')", "SHOW TABLES",
 		"SHOW ALL TABLES",
 		"MERGE INTO daily_highest USING daily_highest s ON true WHEN MATCHED THEN DELETE", "SHOW memory_limit",
 		"SELECT 1; ; COPY (SELECT 1) TO '/tmp/x'", "SELECT 1 INTO OUTFILE '/tmp/x'",

@@ -15,7 +15,6 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/cmd/dagctl/tasks"
 	"github.com/dagctl/dagctl/cmd/dagctl/workers"
-	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // run executes one command line and returns the exit code.
@@ -23,11 +22,15 @@ func run(ctx context.Context, args []string, env cli.Environment) int {
 	c := &cli.CLI{Environment: env}
 	root := rootCommand(c)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	err = ofArguments(cmd, err)
 	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return cli.ExitInterrupted
 	}
 	if err != nil {
+		if outputOf(args) == "json" {
+			c.Output = "json" // it may stand behind what is wrong
+		}
 		c.PrintError(err)
 	}
 	return cli.ExitCode(err)
@@ -45,18 +48,18 @@ Start with ` + "`dagctl init`" + ` and ` + "`dagctl dev`" + `.
 
 Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 aborted, 4 conflict, 5 server or network,
 130 interrupted.`,
+		Version:       cli.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 
+	root.SetVersionTemplate("dagctl {{.Version}}\n")
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fault.New(fault.Invalid, "%w", err).WithHint("`%s --help` lists the flags", cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(suggestFlag)
 	c.AddFlags(root)
 
 	root.AddGroup(
@@ -91,5 +94,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		access.AdminCommand(c), access.OrgCommand(c), access.UsersCommand(c), access.TrustCommand(c),
 		access.TokensCommand(c), access.RolesCommand(c), access.SecretsCommand(c), access.AuditCommand(c))
 	root.AddCommand(access.LoginCommand(c), access.LogoutCommand(c), c.TargetCommand(), c.VersionCommand())
+	suggestCommands(root)
+	completeNames(c, root)
 	return root
 }

@@ -36,13 +36,16 @@ type TaskSelection struct {
 	CreatedAfter  time.Time `json:"created_after,omitzero" query:"created_after" doc:"Made at this time or later"`
 	CreatedBefore time.Time `json:"created_before,omitzero" query:"created_before" doc:"Made before this time"`
 
+	ID string `json:"id,omitempty" query:"id" maxLength:"36" doc:"Tasks whose id begins with these characters"`
+
 	IDs []uuid.UUID `json:"ids,omitempty" maxItems:"1000" doc:"Only these"`
 }
 
 // Empty reports whether the selection has no condition, and so selects every task.
 func (s TaskSelection) Empty() bool {
 	return s.DAG == "" && s.Job == "" && s.Status == "" && !s.Dead && s.Kind == "" && s.Partition == "" &&
-		s.Error == "" && s.ErrorGroup == "" && s.CreatedAfter.IsZero() && s.CreatedBefore.IsZero() && len(s.IDs) == 0
+		s.Error == "" && s.ErrorGroup == "" && s.CreatedAfter.IsZero() && s.CreatedBefore.IsZero() && s.ID == "" &&
+		len(s.IDs) == 0
 }
 
 // table returns what to list the selected tasks from. Of those that the caller may not look into, shown_tasks has the
@@ -142,10 +145,32 @@ func (vs *Views) Selected(
 		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
 	}
 	s.addTimes(c)
+	if s.ID != "" {
+		first, last, err := idsOf(s.ID)
+		if err != nil {
+			return "", nil, err
+		}
+		c.add("t.id BETWEEN ? AND ?", first, last)
+	}
 	if len(s.IDs) > 0 {
 		c.add("t.id = ANY(?)", s.IDs)
 	}
 	return c.where(), c.args, nil
+}
+
+// idsOf returns the first and the last of the ids that begin with some characters.
+func idsOf(start string) (first, last uuid.UUID, err error) {
+	digits := strings.ReplaceAll(start, "-", "")
+	const all = 32
+	if len(digits) <= all {
+		first, err = uuid.Parse(digits + strings.Repeat("0", all-len(digits)))
+	}
+	if err != nil || len(digits) > all {
+		return first, last, fault.New(fault.Invalid, "%q is not the start of the id of a task", start).
+			WithHint("an id has 32 hexadecimal digits")
+	}
+	last, err = uuid.Parse(digits + strings.Repeat("f", all-len(digits)))
+	return first, last, err
 }
 
 // addState adds the conditions on the status and kind of tasks.

@@ -22,7 +22,8 @@ func (h *host) reads(ctx context.Context, q engine.Reads) ([]engine.Reading, err
 	if err != nil {
 		return nil, err
 	}
-	statement, err := session.Parse(ctx, q.SQL)
+	_, sql := duck.ShownOf(q.SQL)
+	statement, err := session.Parse(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +47,8 @@ func (h *host) rows(ctx context.Context, q engine.Rows) (read engine.RowsRead, e
 		}
 	}
 
-	statement, err := session.Parse(ctx, q.SQL)
+	_, sql := duck.ShownOf(q.SQL)
+	statement, err := session.Parse(ctx, sql)
 	if err != nil {
 		return read, err
 	}
@@ -62,14 +64,26 @@ func (h *host) stream(ctx context.Context, statement *duck.Select, q engine.Rows
 	if err != nil {
 		return err
 	}
+	shown, _ := duck.ShownOf(q.SQL)
+	if view, err = h.session.Show(ctx, shown, view); err != nil {
+		return err
+	}
+
 	write := streamJSON
 	switch q.As {
 	case engine.AsArrow:
-		write = streamArrow
+		write = streamWith((*duck.Session).WriteArrow)
 	case engine.AsParquet:
-		write = streamParquet
+		write = streamWith((*duck.Session).WriteParquet)
+	case engine.AsCSV:
+		write = streamWith((*duck.Session).WriteCSV)
+	case engine.AsNDJSON:
+		write = streamWith((*duck.Session).WriteJSONLines)
 	case engine.AsPlan:
 		write = streamPlan
+	case engine.AsNothing:
+		read.Columns, err = h.session.Describe(ctx, view)
+		return err
 	}
 	out := bufio.NewWriterSize(pieces{h.out}, engine.MaxPiece)
 	return errors.Join(write(ctx, h.session, view, q, out, read), out.Flush())
@@ -102,22 +116,16 @@ func streamJSON(
 	return err
 }
 
-// streamArrow writes rows in Arrow's IPC format.
-func streamArrow(
-	ctx context.Context, session *duck.Session, view string, q engine.Rows, out io.Writer, read *engine.RowsRead,
-) error {
-	done, err := session.WriteArrow(ctx, view, out, duck.ArrowLimits{Rows: int64(q.Rows), Bytes: q.Bytes})
-	read.Columns, read.Count, read.Truncated = done.Columns, int(done.Rows), done.Truncated
-	return err
-}
-
-// streamParquet writes rows as a Parquet file.
-func streamParquet(
-	ctx context.Context, session *duck.Session, view string, q engine.Rows, out io.Writer, read *engine.RowsRead,
-) error {
-	done, err := session.WriteParquet(ctx, view, out, duck.ArrowLimits{Rows: int64(q.Rows), Bytes: q.Bytes})
-	read.Columns, read.Count, read.Truncated = done.Columns, int(done.Rows), done.Truncated
-	return err
+// streamWith streams rows in the form that a method of a session writes.
+func streamWith(write func(s *duck.Session, ctx context.Context, query string, to io.Writer, most duck.ArrowLimits) (
+	duck.Streamed, error),
+) func(context.Context, *duck.Session, string, engine.Rows, io.Writer, *engine.RowsRead) error {
+	return func(ctx context.Context, session *duck.Session, view string, q engine.Rows, out io.Writer,
+		read *engine.RowsRead) error {
+		done, err := write(session, ctx, view, out, duck.ArrowLimits{Rows: int64(q.Rows), Bytes: q.Bytes})
+		read.Columns, read.Count, read.Truncated = done.Columns, int(done.Rows), done.Truncated
+		return err
+	}
 }
 
 // streamPlan writes how DuckDB would run the statement.

@@ -32,14 +32,30 @@ func (s *Session) WriteParquet(ctx context.Context, query string, to io.Writer, 
 		if err != nil {
 			return nil, err
 		}
-		return inGroups{out}, nil
+		return &inGroups{FileWriter: out}, nil
 	})
 }
 
-// inGroups gathers batches into groups of rows.
-type inGroups struct{ *pqarrow.FileWriter }
+// inGroups gathers batches into groups of rows. A group is in memory until it is full, of rows or of bytes.
+type inGroups struct {
+	*pqarrow.FileWriter
 
-func (g inGroups) Write(batch arrow.RecordBatch) error { return g.WriteBuffered(batch) }
+	bytes int64 // of the group
+}
+
+// groupBytes is how many bytes of values a group has, roughly.
+const groupBytes = 32 << 20
+
+func (g *inGroups) Write(batch arrow.RecordBatch) error {
+	if g.bytes > groupBytes {
+		g.bytes = 0
+		g.NewBufferedRowGroup()
+	}
+	for _, column := range batch.Columns() {
+		g.bytes += int64(column.Data().SizeInBytes())
+	}
+	return g.WriteBuffered(batch)
+}
 
 // onlyWriter hides that a writer can be closed, which the end of a file would do.
 type onlyWriter struct{ io.Writer }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -134,4 +135,12 @@ func (d decimal) String() string {
 		text = "-" + text
 	}
 	return fmt.Sprintf("%se%+d", text, d.point-1)
+}
+
+// Float returns a number as people write it: in full, with an exponent where it would have many zeros.
+func Float(f float64) string {
+	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
+		return strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', -1, 64)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,9 @@ func (c *CLI) AddFlags(root *cobra.Command) {
 	flags.StringVarP(&c.Output, "output", "o", "table", "output: table, json or yaml")
 	flags.StringVar(&c.DataDir, "data", ".dagctl", "data folder of the dev server")
 	_ = root.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return slices.Concat(outputs, moreOutputs[cmd.Name()]), cobra.ShellCompDirectiveNoFileComp
+		})
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkArguments(cmd, args); err != nil {
 			return err
@@ -61,12 +64,15 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 }
 
 func (c *CLI) checkOutput(command string) error {
-	if slices.Contains(outputs, c.Output) || c.Output == OutputMarkdown && command == "plan" ||
-		slices.Contains([]string{OutputCSV, OutputArrow, OutputParquet}, c.Output) && command == "query" ||
-		c.Output == OutputCSV && command == "costs" {
+	known := slices.Concat(outputs, moreOutputs[command])
+	if slices.Contains(known, c.Output) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "--output %q is not known", c.Output).WithHint("use table, json or yaml")
+	given := c.Output
+	c.Output = "table" // of the error
+	last := len(known) - 1
+	return fault.New(fault.Invalid, "--output %q is not known", given).
+		WithHint("use %s or %s", strings.Join(known[:last], ", "), known[last])
 }
 
 // DatabaseURL returns the value of a --database-url flag, or else of DAGCTL_DATABASE_URL.

@@ -28,14 +28,16 @@ type Client struct {
 	waits  bool                  // sends a call again that the server answered with 429
 }
 
-// Connect returns a client of the target. It prints which target that is, so that nobody has to guess where a command
-// did what it did.
+// Connect returns a client of the target. Where that is not the one that commands talk to by default, it prints which
+// one it is, so that nobody has to guess where a command did what it did.
 func (c *CLI) Connect() (*Client, error) {
 	t, err := c.ResolveTarget()
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
+	if (c.Target != "" || c.Getenv("DAGCTL_URL") != "") && c.Output != "json" {
+		fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
+	}
 	client := NewClient(t)
 	var once sync.Once
 	if strings.HasPrefix(t.Token, "dagctl_user_") { // use prolongs sessions, and tokens of pipelines are short-lived

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -32,11 +34,35 @@ func (c *Client) GetTo(
 }
 
 func (c *Client) download(
-	ctx context.Context, method, path string, body io.Reader, accept string, to io.Writer,
+	ctx context.Context, method, path string, body io.ReadSeeker, accept string, to io.Writer,
 ) (http.Header, error) {
-	request, err := http.NewRequestWithContext(ctx, method, c.Target.URL+path, body)
+	for {
+		header, wait, err := c.tryDownload(ctx, method, path, body, accept, to)
+		if wait == 0 || !c.waits {
+			return header, err
+		}
+		if body != nil {
+			if _, err := body.Seek(0, io.SeekStart); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", method, path, err)
+			}
+		}
+		if err := Sleep(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// tryDownload is download, once; wait is as of try. The headers are also those that follow the answer.
+func (c *Client) tryDownload(
+	ctx context.Context, method, path string, body io.ReadSeeker, accept string, to io.Writer,
+) (header http.Header, wait time.Duration, err error) {
+	var content io.Reader
+	if body != nil {
+		content = body
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.Target.URL+path, content)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+		return nil, 0, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	request.Header = c.header.Clone()
 	request.Header.Set("Accept", accept)
@@ -47,13 +73,18 @@ func (c *Client) download(
 	response, err := c.http.Do(request)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, 0, ctx.Err()
 	case err != nil:
-		return nil, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
+		return nil, 0, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
 			WithHint("check that the server runs there, or choose another with --target")
 	}
 	defer response.Body.Close()
-	return response.Header, c.copyAnswer(method, path, accept, response, to)
+	err = c.copyAnswer(method, path, accept, response, to)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	maps.Copy(response.Header, response.Trailer)
+	return response.Header, waitOf(response), err
 }
 
 // copyAnswer copies an answer of the media type, and returns the error that another one is.

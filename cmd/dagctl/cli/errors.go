@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -67,6 +68,10 @@ func (c *CLI) PrintError(err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fault.New(fault.Unavailable, "the server did not answer in time: %w", err)
 	}
+	if c.Output == "json" {
+		c.printErrorAsJSON(err)
+		return
+	}
 	style := c.Style(c.Err)
 	fmt.Fprintf(c.Err, "%s %s\n", style.Bad("Error:"), err)
 	var classified *fault.Error
@@ -94,6 +99,29 @@ func (c *CLI) PrintError(err error) {
 	if classified.Hint != "" {
 		fmt.Fprintf(c.Err, "Next: %s\n", classified.Hint)
 	}
+}
+
+// failure is an error for programs.
+type failure struct {
+	Code     string          `json:"code"` // the kind of error: invalid, not_found, conflict, …
+	Message  string          `json:"message"`
+	Hint     string          `json:"hint,omitempty"`
+	Problems []fault.Problem `json:"problems,omitempty"`
+}
+
+// printErrorAsJSON prints an error as one object on one line.
+func (c *CLI) printErrorAsJSON(err error) {
+	f := failure{Code: "failed", Message: err.Error()}
+	var classified *fault.Error
+	switch {
+	case errors.Is(err, ErrAborted):
+		f.Code = "aborted"
+	case errors.As(err, &classified):
+		f.Code, f.Hint, f.Problems = classified.Kind.String(), classified.Hint, classified.Problems
+	}
+	text := json.NewEncoder(c.Err)
+	text.SetEscapeHTML(false)
+	_ = text.Encode(f) // there is nowhere else to tell
 }
 
 // ErrChanges ends a plan with changes where --detailed-exitcode asks for that.

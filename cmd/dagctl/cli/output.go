@@ -20,16 +20,23 @@ var outputs = []string{"table", "json", "yaml"}
 
 // The forms of output that single commands have besides.
 const (
-	OutputMarkdown = "markdown" // of plan, for pull requests
-	OutputCSV      = "csv"      // of query, for spreadsheets and other programs
-	OutputArrow    = "arrow"    // of query, for programs that want exact types
-	OutputParquet  = "parquet"  // of query, a file with exact types
+	OutputMarkdown = "markdown" // for pull requests
+	OutputCSV      = "csv"      // for spreadsheets and other programs
+	OutputNDJSON   = "ndjson"   // a JSON object for each row
+	OutputArrow    = "arrow"    // for programs that want exact types
+	OutputParquet  = "parquet"  // a file with exact types
 )
+
+// moreOutputs are those forms, by command.
+var moreOutputs = map[string][]string{
+	"plan": {OutputMarkdown}, "costs": {OutputCSV}, "preview": {OutputCSV},
+	"query": {OutputCSV, OutputNDJSON, OutputArrow, OutputParquet},
+}
 
 // Print writes a value in the form that --output names. For the form table, human writes it.
 func (c *CLI) Print(v any, human func(w io.Writer)) error {
 	if c.Output == "table" {
-		var b bytes.Buffer
+		b := screen{width: widthOf(c.Out)}
 		human(&b)
 		_, err := c.Out.Write(b.Bytes())
 		return err
@@ -49,6 +56,26 @@ func (c *CLI) Print(v any, human func(w io.Writer)) error {
 
 	_, err = fmt.Fprintf(c.Out, "%s\n", text)
 	return err
+}
+
+// screen gathers what people see. Tables in it are no wider than their terminal.
+type screen struct {
+	bytes.Buffer
+
+	width int // 0: any
+}
+
+// widthOf returns how many columns a terminal has; 0: it is none, or does not say.
+func widthOf(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // yamlFromJSON converts JSON to YAML and keeps the order of the fields, which a map would lose.
@@ -140,9 +167,15 @@ func (t *Table) Write(w io.Writer) {
 		}
 	}
 
+	if s, ok := w.(*screen); ok && s.width > 0 {
+		t.narrow(widths, numeric, s.width)
+	}
 	line := func(row []string, paint func(i int, text string) string) {
 		var b strings.Builder
 		for i, cell := range row {
+			if utf8.RuneCountInString(cell) > widths[i] {
+				cell = OneLine(cell, widths[i])
+			}
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			switch {
 			case numeric[i]:
@@ -168,6 +201,33 @@ func (t *Table) Write(w io.Writer) {
 			}
 			return text
 		})
+	}
+}
+
+// narrow makes columns of text narrower, the widest first, until the table fits. Ids stay whole as long as that can be,
+// because people copy them.
+func (t *Table) narrow(widths []int, numeric []bool, width int) {
+	const least, between = 8, 2
+	for _, ids := range []bool{false, true} {
+		for {
+			total, widest := between*(len(widths)-1), -1
+			for i, w := range widths {
+				total += w
+				if isID := t.Header[i] == "ID" || t.Header[i] == "EXAMPLE"; isID && !ids || numeric[i] || w <= least {
+					continue
+				}
+				if widest < 0 || w > widths[widest] {
+					widest = i
+				}
+			}
+			if total <= width {
+				return
+			}
+			if widest < 0 {
+				break
+			}
+			widths[widest]--
+		}
 	}
 }
 

@@ -29,7 +29,8 @@ func Command(c *cli.CLI) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(visibilityCommand(c),
-		datasetsListCommand(c), datasetsGetCommand(c), datasetsPreviewCommand(c), datasetsPartitionsCommand(c),
+		datasetsListCommand(c), datasetsGetCommand(c), datasetsPreviewCommand(c), datasetsExportCommand(c),
+		datasetsPartitionsCommand(c),
 		datasetsVersionsCommand(c), datasetsDiffCommand(c), datasetsAcceptCommand(c), datasetsRejectCommand(c),
 		datasetsPurgeCommand(c),
 	)
@@ -147,6 +148,9 @@ func datasetsPreviewCommand(c *cli.CLI) *cobra.Command {
 			var rows query.Rows
 			if err := api.Get(cmd.Context(), cli.DatasetPath(args[0])+"/rows", q, &rows); err != nil {
 				return err
+			}
+			if c.Output == cli.OutputCSV {
+				return query.WriteCSV(c.Out, query.Answer{Columns: rows.Columns, Rows: rows.Rows})
 			}
 			return c.Print(rows, func(w io.Writer) { WriteRows(w, c.Style(c.Out), rows) })
 		},

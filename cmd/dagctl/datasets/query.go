@@ -1,12 +1,10 @@
 package datasets
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,55 +17,57 @@ import (
 // QueryCommand returns `dagctl query`.
 func QueryCommand(c *cli.CLI) *cobra.Command {
 	var (
-		at, dag, file string
-		limit         int
-		explain       bool
+		at, dag, file, from string
+		limit               int
+		explain             bool
 	)
 	cmd := &cobra.Command{
-		Use:   "query SQL",
+		Use:   "query SQL | -f FILE",
 		Short: "Run one SELECT over the datasets that you may read",
 		Long: `Runs one SELECT, in the SQL of DuckDB, over datasets by their names, and prints the rows. It reads all
 datasets as they were at one moment, so that no answer has half of a deploy in it. Write the name of an unpublished
-dataset as "dag/job/output", in quotation marks. With - as the statement, query reads it from standard input.
+dataset as "dag/job/output", in quotation marks. -f FILE reads the statement from a file, and - from standard input.
+DESCRIBE and SUMMARIZE before a dataset or a statement show its columns, and a summary of each.
 
 --at candidate reads a DAG's next version before it serves; --at v3 --dag DAG reads an earlier version as long as it
 exists; --at 2026-01-31T12:00:00Z reads what was served at that moment, as long as its rows are kept. They are for
 writers. With --dag, the query reads the datasets of other DAGs from the versions that serve.
 
-Besides table, json and yaml, --output can be csv, or arrow and parquet, which have exact types: a stream of Arrow's IPC
-format, and a Parquet file. --explain prints how the statement would be run, and does not run it.`,
+Besides table, json and yaml, --output can be csv or ndjson, or arrow and parquet, which have exact types: a stream of
+Arrow's IPC format, and a Parquet file. These have all rows, however many there are; --limit has the first of them. The
+others have 1000 unless --limit says otherwise. --explain prints how the statement would be run, and does not run it.`,
 		Example: `  dagctl query "SELECT carrier, avg(delay) FROM airport_delays GROUP BY ALL ORDER BY 2 DESC"
   dagctl query "SELECT count(*) FROM airport_delays" --at candidate
-  dagctl query - --limit 10000 --output csv < report.sql > report.csv
+  dagctl query -f report.sql --output csv > report.csv
+  dagctl query "SUMMARIZE airport_delays"
   dagctl query "FROM airport_delays" --output arrow --file delays.arrows`,
-		Args:              cobra.ExactArgs(1),
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sql := args[0]
-			if sql == "-" {
-				text, err := io.ReadAll(io.LimitReader(c.In, 1<<20))
-				if err != nil {
-					return fmt.Errorf("read the statement: %w", err)
-				}
-				sql = string(text)
+			sql, err := statement(c, args, from)
+			if err != nil {
+				return err
 			}
-
+			_, streams := media[query.Format(c.Output)]
 			switch {
 			case strings.TrimSpace(sql) == "":
 				return fault.New(fault.Invalid, "there is no statement").
 					WithHint(`write one SELECT, such as "SELECT count(*) FROM airport_delays"`)
 			case limit < 0:
 				return fault.New(fault.Invalid, "--limit %d is negative", limit)
-			case explain && (files[c.Output] != "" || c.Output == cli.OutputCSV):
+			case limit == 0 && cmd.Flags().Changed("limit"):
+				return fault.New(fault.Invalid, "--limit 0 shows nothing").
+					WithHint("give at least 1; without --limit, --output csv, ndjson, arrow and parquet have all rows")
+			case explain && streams:
 				return fault.New(fault.Invalid, "a plan has no form in %s", c.Output).
 					WithHint("leave --output out, or write --output json")
-			}
-			api, err := c.Connect()
-			if err != nil {
-				return err
+			case file != "" && !streams:
+				return fault.New(fault.Invalid, "--file is for --output arrow, csv, ndjson and parquet").
+					WithHint("write --output %s > %s", c.Output, file)
 			}
 
-			if err := checkFile(c, file); err != nil {
+			api, err := c.Connect()
+			if err != nil {
 				return err
 			}
 			api.NoTimeout() // the server limits how long a query may take
@@ -77,12 +77,11 @@ format, and a Parquet file. --explain prints how the statement would be run, and
 					body[name] = value
 				}
 			}
-
 			if limit > 0 {
 				body["limit"] = limit
 			}
-			if media := files[c.Output]; media != "" && !explain {
-				return queryFile(cmd.Context(), c, api, body, media, file)
+			if streams {
+				return export(cmd.Context(), c, api, body, query.Format(c.Output), cmp.Or(file, "-"))
 			}
 			if explain {
 				body["explain"] = true
@@ -100,9 +99,6 @@ format, and a Parquet file. --explain prints how the statement would be run, and
 				_, err := io.WriteString(c.Out, answer.Plan)
 				return err
 			}
-			if c.Output == cli.OutputCSV {
-				return query.WriteCSV(c.Out, answer)
-			}
 			return c.Print(answer, func(w io.Writer) {
 				WriteRows(w, c.Style(c.Out), query.Rows{Columns: answer.Columns, Rows: answer.Rows})
 			})
@@ -112,55 +108,40 @@ format, and a Parquet file. --explain prints how the statement would be run, and
 	f := cmd.Flags()
 	f.StringVar(&at, "at", "", "live (default), candidate, a version of --dag such as v3, or an instant")
 	f.StringVar(&dag, "dag", "", "DAG of the version that --at names")
-	f.IntVar(&limit, "limit", 0, "maximum number of rows (default 1000)")
-	f.StringVar(&file, "file", "", "where to write Arrow or Parquet; default: standard output")
+	f.IntVar(&limit, "limit", 0, "maximum number of rows (default 1000; all of csv, ndjson, arrow and parquet)")
+	f.StringVarP(&from, "from", "f", "", "file with the statement; - reads standard input")
+	f.StringVar(&file, "file", "", "where to write csv, ndjson, arrow or parquet; default: standard output")
 	f.BoolVar(&explain, "explain", false, "print the plan of the statement, and do not run it")
 	_ = cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions([]string{"live", "candidate"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// files are the media types of the outputs that are files.
-var files = map[string]string{cli.OutputArrow: query.MediaArrow, cli.OutputParquet: query.MediaParquet}
-
-// checkFile refuses what would write Arrow or Parquet to a terminal, or something else to a file.
-func checkFile(c *cli.CLI, file string) error {
-	switch binary := files[c.Output] != ""; {
-	case file != "" && !binary:
-		return fault.New(fault.Invalid, "--file is for --output arrow and parquet").
-			WithHint("write --output %s > %s", c.Output, file)
-	case binary && file == "" && cli.IsTerminal(c.Out):
-		return fault.New(fault.Invalid, "%s is not for a terminal", strings.ToUpper(c.Output[:1])+c.Output[1:]).
-			WithHint("name a file with --file, or use a pipe")
+// statement returns the statement of an argument or of a file.
+func statement(c *cli.CLI, args []string, file string) (string, error) {
+	switch {
+	case len(args) > 0 && file != "":
+		return "", fault.New(fault.Invalid, "there are two statements: an argument, and one in %s", file).
+			WithHint("leave one of them out")
+	case len(args) == 0 && file == "":
+		return "", fault.New(fault.Invalid, "there is no statement").
+			WithHint(`write one SELECT, such as "SELECT count(*) FROM airport_delays", or name its file with -f`)
+	case len(args) > 0 && args[0] != "-":
+		return args[0], nil
 	}
-	return nil
-}
 
-// queryFile writes the rows, as a media type, to a file or to standard output.
-func queryFile(ctx context.Context, c *cli.CLI, api *cli.Client, body map[string]any, media, file string) error {
-	to := c.Out
-	if file != "" {
-		// Whoever looks for the file finds all of it or nothing.
-		part, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
+	in := c.In
+	if file != "" && file != "-" {
+		f, err := os.Open(file)
 		if err != nil {
-			return fault.New(fault.Invalid, "%w", err)
+			return "", fault.New(fault.NotFound, "%w", err)
 		}
-		defer os.Remove(part.Name())
-		defer part.Close()
-		to = part
+		defer f.Close()
+		in = f
 	}
-
-	header, err := api.Download(ctx, "/v1/query", body, media, to)
+	text, err := io.ReadAll(io.LimitReader(in, 1<<20))
 	if err != nil {
-		return err
+		return "", fault.New(fault.Invalid, "read the statement: %w", err)
 	}
-	if part, ok := to.(*os.File); ok && file != "" {
-		if err := errors.Join(part.Close(), os.Chmod(part.Name(), 0o644), os.Rename(part.Name(), file)); err != nil {
-			return fault.New(fault.Invalid, "%w", err)
-		}
-	}
-	if header.Get(query.TruncatedHeader) == "true" {
-		fmt.Fprintln(c.Err, "There are more than these rows; raise --limit to see more.")
-	}
-	return nil
+	return string(text), nil
 }

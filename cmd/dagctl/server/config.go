@@ -154,7 +154,9 @@ type QueriesConfig struct {
 	MaxRows        int   `yaml:"max_rows"`        // per answer
 	MaxMB          int64 `yaml:"max_mb"`          // per answer
 	// that a query may read of datasets in Postgres storage or in a bucket
-	MaxCopyMB int64 `yaml:"max_copy_mb"`
+	MaxCopyMB     int64 `yaml:"max_copy_mb"`
+	Exports       int   `yaml:"exports"`        // at once in this server
+	ExportMinutes int   `yaml:"export_minutes"` // per export
 }
 
 func (c QueriesConfig) limits() query.Limits {
@@ -162,6 +164,7 @@ func (c QueriesConfig) limits() query.Limits {
 		Concurrent: c.Concurrent, Timeout: time.Duration(c.TimeoutSeconds) * time.Second,
 		Memory: c.MemoryMB << 20, Threads: c.Threads,
 		Rows: c.MaxRows, Bytes: c.MaxMB << 20, CopyBytes: c.MaxCopyMB << 20,
+		Exports: c.Exports, ExportTime: time.Duration(c.ExportMinutes) * time.Minute,
 	}
 }
 
@@ -179,7 +182,7 @@ type EnginesConfig struct {
 // engines returns the config of the engines, whose folders are beside the files that they read.
 func (cfg *Config) engines(dir string) engine.Config {
 	c, slots := cfg.Engines, engine.DefaultSlots(runtime.NumCPU())
-	slots[engine.Query] = max(slots[engine.Query], cfg.Queries.Concurrent)
+	slots[engine.Query] = max(slots[engine.Query], cfg.Queries.Concurrent) + cfg.Queries.Exports
 	for kind, n := range map[engine.Kind]int{engine.Job: c.Jobs, engine.Query: c.Queries, engine.Parse: c.Parses} {
 		if n > 0 {
 			slots[kind] = n
@@ -253,6 +256,7 @@ var (
 		MemoryMB: query.DefaultLimits.Memory >> 20, Threads: query.DefaultLimits.Threads,
 		MaxRows: query.DefaultLimits.Rows, MaxMB: query.DefaultLimits.Bytes >> 20,
 		MaxCopyMB: query.DefaultLimits.CopyBytes >> 20,
+		Exports:   query.DefaultLimits.Exports, ExportMinutes: int(query.DefaultLimits.ExportTime / time.Minute),
 	}
 	defaultEngines = EnginesConfig{IdleSeconds: 30, Walls: []string{}}
 	defaultLimits  = LimitsConfig{

@@ -3,6 +3,7 @@ package tasks
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -51,8 +52,8 @@ func (s *selectionFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// selection returns the selection of the flags and the ids, and reports whether any flag is set.
-func (s *selectionFlags) selection(ids []string) (sel views.TaskSelection, filters bool, err error) {
+// selection returns the selection of the flags, and reports whether any flag is set.
+func (s *selectionFlags) selection() (sel views.TaskSelection, filters bool, err error) {
 	sel = s.TaskSelection
 	for text, at := range map[*string]*time.Time{&s.after: &sel.CreatedAfter, &s.before: &sel.CreatedBefore} {
 		if *text == "" {
@@ -65,31 +66,29 @@ func (s *selectionFlags) selection(ids []string) (sel views.TaskSelection, filte
 
 	filters = sel.Dead || !sel.CreatedAfter.IsZero() || !sel.CreatedBefore.IsZero() ||
 		cmp.Or(sel.DAG, sel.Job, sel.Status, sel.Kind, sel.Partition, sel.Error, sel.ErrorGroup) != ""
-
-	for _, text := range ids {
-		id, err := taskID(text)
-		if err != nil {
-			return sel, filters, err
-		}
-		sel.IDs = append(sel.IDs, id)
+	if !sel.CreatedBefore.IsZero() && !sel.CreatedAfter.Before(sel.CreatedBefore) {
+		return sel, false, fault.New(fault.Invalid, "--created-after %s is not before --created-before %s", s.after,
+			s.before).WithHint("no task is created in such a time")
+	}
+	if from, to, ok := strings.Cut(sel.Partition, ".."); ok && (from == "" || to == "") {
+		return sel, false, fault.New(fault.Invalid, "--partition %s has no beginning or no end", sel.Partition).
+			WithHint("write A..B: the first partition and the last")
 	}
 	return sel, filters, nil
 }
 
-// taskID reads the id of a task.
-func taskID(text string) (uuid.UUID, error) {
-	id, err := uuid.Parse(text)
-	if err != nil {
-		return id, fault.New(fault.Invalid, "%q is not the id of a task", text).
-			WithHint("`dagctl tasks list` shows the ids")
+// requireJob returns an error where a selection is of a DAG or job that does not exist.
+func requireJob(ctx context.Context, api *cli.Client, s views.TaskSelection) error {
+	if err := cli.RequireDAG(ctx, api, s.DAG); err != nil || s.DAG == "" || s.Job == "" {
+		return err
 	}
-	return id, nil
-}
-
-// taskPath returns the path of a task in the API.
-func taskPath(text string) (string, error) {
-	id, err := taskID(text)
-	return "/v1/tasks/" + id.String(), err
+	var found json.RawMessage
+	err := api.Get(ctx, "/v1/jobs/"+url.PathEscape(s.DAG)+"/"+url.PathEscape(s.Job), nil, &found)
+	if fault.Is(err, fault.NotFound) {
+		return fault.New(fault.NotFound, "DAG %s has no job %s", s.DAG, s.Job).
+			WithHint("`dagctl status %s` lists its jobs", s.DAG)
+	}
+	return err
 }
 
 // parseTime reads a date, which begins at midnight in the local zone, or a time.
@@ -163,7 +162,7 @@ says so. The same work does not come back; new input creates a task of its own.`
   dagctl tasks skip --dead --partition 2026-01-01..2026-01-31 --reason "the station was closed"`}
 )
 
-const bulkHelp = `With IDs alone, the command acts on those tasks. With filters it acts on all tasks that match every
+const bulkHelp = `With TASKs alone, the command acts on those tasks. With filters it acts on all tasks that match every
 filter, after a confirmation on a terminal or with --yes. The server does the work, at --rate tasks per second, on the
 tasks that match when it begins, and continues if this command is interrupted: "dagctl tasks bulk list" shows it,
 "dagctl tasks bulk cancel ID" ends it.`
@@ -177,14 +176,19 @@ func tasksVerbCommand(c *cli.CLI, v verb) *cobra.Command {
 		yes, wait     bool
 	)
 	cmd := &cobra.Command{
-		Use:     v.name + " [ID...]",
+		Use:     v.name + " [TASK...]",
 		Short:   v.short,
 		Long:    v.long + "\n" + bulkHelp,
 		Example: v.example,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sel, filters, err := selection.selection(args)
+			sel, filters, err := selection.selection()
 			if err != nil {
 				return err
+			}
+			for _, address := range args {
+				if err := checkAddress(address); err != nil {
+					return err
+				}
 			}
 			if request.Rate, err = parseRate(rate); err != nil {
 				return err
@@ -192,15 +196,18 @@ func tasksVerbCommand(c *cli.CLI, v verb) *cobra.Command {
 
 			if !filters && len(args) == 0 {
 				return fault.New(fault.Invalid, "no tasks are selected").
-					WithHint("give IDs, or filters such as --dag or --dead")
+					WithHint("give TASKs, or filters such as --dag or --dead")
 			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 
+			if sel.IDs, err = findTasks(cmd.Context(), api, args); err != nil {
+				return err
+			}
 			if !filters && request.Rate == 0 && !request.DryRun && !request.Downstream {
-				return actOnEach(cmd.Context(), c, api, v.name, args, request.Reason, ifMatch)
+				return actOnEach(cmd.Context(), c, api, v.name, sel.IDs, request.Reason, ifMatch)
 			}
 			request.Filter = sel
 			return actOnMany(cmd.Context(), c, api, v.name, request, yes, wait)
@@ -225,7 +232,8 @@ func tasksVerbCommand(c *cli.CLI, v verb) *cobra.Command {
 }
 
 // actOnEach acts on tasks one after the other, and prints them.
-func actOnEach(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, ids []string, reason, ifMatch string,
+func actOnEach(
+	ctx context.Context, c *cli.CLI, api *cli.Client, verb string, ids []uuid.UUID, reason, ifMatch string,
 ) error {
 	if ifMatch != "" {
 		if len(ids) > 1 {
@@ -240,7 +248,7 @@ func actOnEach(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, id
 			body = httpapi.SkipRequest{Reason: reason}
 		}
 		var task views.Task
-		if err := api.Post(ctx, "/v1/tasks/"+url.PathEscape(id)+":"+verb, body, &task); err != nil {
+		if err := api.Post(ctx, "/v1/tasks/"+id.String()+":"+verb, body, &task); err != nil {
 			return err
 		}
 		tasks = append(tasks, task)
@@ -261,6 +269,11 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 		return err
 	}
 
+	if b.Matched == 0 {
+		if err := requireJob(ctx, api, request.Filter); err != nil {
+			return err
+		}
+	}
 	if request.DryRun || b.Matched == 0 {
 		return c.Print(b, func(w io.Writer) {
 			fmt.Fprintf(w, "%s to %s.\n", plural.Of(int(b.Matched), "task"), verb)

@@ -36,11 +36,7 @@ one. With --follow it continues until the task ends. With --output json it print
 				return fault.New(fault.Invalid, "--attempt %d is negative", attempt).
 					WithHint("attempts count from 1; without it, the logs of all are shown")
 			}
-			path, err := taskPath(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := c.Connect()
+			api, path, err := connectTo(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

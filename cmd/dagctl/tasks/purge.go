@@ -21,7 +21,7 @@ func tasksPurgeCommand(c *cli.CLI) *cobra.Command {
 		yes       bool
 	)
 	cmd := &cobra.Command{
-		Use:   "purge [ID...]",
+		Use:   "purge [TASK...]",
 		Short: "Delete the payloads, results and errors of tasks for good",
 		Long: `Deletes payloads, metadata, results, errors, audit trails, idempotency keys and staged files of all tasks
 that match every filter. It is for data that must be deleted; servers remove old data by themselves. The tasks stay in
@@ -33,7 +33,7 @@ resume need --break-window.`,
   dagctl tasks purge --dag mail --created-before 2026-01-01 --reason "kept for a year" --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if request.Filter, _, err = selection.selection(args); err != nil {
+			if request.Filter, _, err = selection.selection(); err != nil {
 				return err
 			}
 
@@ -53,6 +53,9 @@ resume need --break-window.`,
 			}
 
 			api.Patient()
+			if request.Filter.IDs, err = findTasks(cmd.Context(), api, args); err != nil {
+				return err
+			}
 			dry := request
 			dry.DryRun = true
 			var purged upkeep.PurgedTasks

@@ -24,8 +24,10 @@ func Command(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tasks",
 		Short: "List, show, retry, cancel, skip and purge tasks",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `List, show, retry, cancel, skip and purge tasks. Where a command wants a TASK, give its id, the first
+characters of it, or DAG/JOB[@PARTITION]: the newest task of that job, or of that partition.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		tasksListCommand(c), tasksGetCommand(c), tasksEventsCommand(c), tasksLogsCommand(c),
@@ -47,7 +49,7 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 		Example: "  dagctl tasks list --dag us-flights --status Running\n  dagctl tasks list --dead --group-by error",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			sel, _, err := selection.selection(nil)
+			sel, _, err := selection.selection()
 			if err != nil {
 				return err
 			}
@@ -63,11 +65,16 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 				if err := api.Get(cmd.Context(), "/v1/tasks/errors", selectionQuery(sel), &groups); err != nil {
 					return err
 				}
+				if len(groups.Items) == 0 {
+					if err := requireJob(cmd.Context(), api, sel); err != nil {
+						return err
+					}
+				}
 				return c.Print(groups.Items, func(w io.Writer) { writeErrorGroups(c, w, groups.Items) })
 			}
 			tasks, err := cli.Fetch[views.Task](cmd.Context(), api, "/v1/tasks", selectionQuery(sel), page)
 			if err == nil && len(tasks) == 0 {
-				err = cli.RequireDAG(cmd.Context(), api, sel.DAG)
+				err = requireJob(cmd.Context(), api, sel)
 			}
 			if err != nil {
 				return err
@@ -113,15 +120,11 @@ func took(t views.Task) string {
 
 func tasksGetCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use:   "get ID",
+		Use:   "get TASK",
 		Short: "Show a task with its attempts and its last events",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := taskPath(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := c.Connect()
+			api, path, err := connectTo(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
@@ -199,15 +202,11 @@ func by(principal string) string {
 func tasksEventsCommand(c *cli.CLI) *cobra.Command {
 	var page cli.Page
 	cmd := &cobra.Command{
-		Use:   "events ID",
+		Use:   "events TASK",
 		Short: "List a task's audit trail, the newest first",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := taskPath(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := c.Connect()
+			api, path, err := connectTo(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

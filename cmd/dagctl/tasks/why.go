@@ -82,11 +82,27 @@ func askWhy(ctx context.Context, api *cli.Client, name string) (why why.Why, err
 		return why, err
 	}
 
+	if dag, job, ok := strings.Cut(name, "/"); ok && strings.Contains(job, "@") {
+		id, err := newestTask(ctx, api, dag, job)
+		if err == nil {
+			err = api.Get(ctx, "/v1/tasks/"+id.String()+"/why", nil, &why)
+		}
+		return why, err
+	}
 	if dag, job, ok := strings.Cut(name, "/"); ok && !strings.Contains(job, "/") {
 		err = api.Get(ctx, "/v1/jobs/"+url.PathEscape(dag)+"/"+url.PathEscape(job)+"/why", nil, &why)
 		return why, err
 	}
 	err = api.Get(ctx, cli.DatasetPath(name)+"/why", nil, &why)
+	if fault.Is(err, fault.NotFound) && startOfID.MatchString(name) && len(name) >= fewest {
+		id, notTask := findTask(ctx, api, name)
+		if fault.Is(notTask, fault.NotFound) {
+			return why, err
+		}
+		if err = notTask; err == nil {
+			err = api.Get(ctx, "/v1/tasks/"+id.String()+"/why", nil, &why)
+		}
+	}
 	return why, err
 }
 
