@@ -44,8 +44,8 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: "alert_route", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  webhook.Operational,
-		CheckJob:     checkJob,
-		SecretTo:     secretTo,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
+		SecretTo: secretTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parse(given)
 			return given, err

@@ -36,8 +36,8 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: "webhook_deliver", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  Operational,
-		CheckJob:     checkJob,
-		Shape:        shape,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
+		Shape: shape,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return operators.ExpandURL(address, nil)
