@@ -368,6 +368,7 @@ type OperatorSpec struct {
 	Replayable bool
 	Effect     Effect   // default for jobs that use it; one that is external never has an internal job
 	Runtimes   []string // runtimes it may run on; nil: any
+	Delivers   bool     // what a job of it has delivered is remembered by the job's first name
 	NoFiles    bool     // it reads no input and writes no output, so its tasks get no folders
 	Folders    bool     // it reads folders of the server, which its config gives to orgs
 

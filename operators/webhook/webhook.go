@@ -34,6 +34,7 @@ func (*operator) ServerOnly() {}
 func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "webhook_deliver", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectExternal,
+		Delivers:     true,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  Operational,
 		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
