@@ -196,9 +196,10 @@ func TestBirthdaysThroughAYear(t *testing.T) {
 		require.NoError(t, c.owner.QueryRow(t.Context(), `SELECT payload->>'user' FROM tasks WHERE id = $1`,
 			task.ID).Scan(&user))
 		out[user] = true
-		// On a busy machine, a request may not have arrived before its second was over.
+		// On a busy machine, a request may have no answer within its second, beside those of the script.
 		if user != "lost" && user != "refused" {
-			require.Less(t, len(c.received(t, user)), task.Attempt, "%s is dead after all requests of its script", user)
+			require.NotZero(t, c.count(t, fmt.Sprintf(`SELECT count(*) FROM task_attempts WHERE task_id = '%s'
+				AND error LIKE '%%did not answer within%%'`, task.ID)), "%s is dead though all were answered", user)
 		}
 		c.must(t, "tasks", "retry", task.ID.String(), "--yes")
 	}
@@ -226,7 +227,8 @@ func (c *calendar) requireGreeted(t *testing.T, users []birthdayUser) {
 		require.True(t, r.UTC.Equal(due[name]), "%s is due at %s, not %s (year 1: not at all)", name, due[name], r.UTC)
 		require.False(t, at.Before(r.UTC), "%s came too early: %s", name, at)
 		if requests[name] == 0 {
-			require.WithinDuration(t, r.UTC, at, time.Minute, "%s came too late", name)
+			// Without an answer it is sent again, and that may be the first one that a busy receiver notes.
+			require.WithinDuration(t, r.UTC, at, 5*time.Minute, "%s came too late", name)
 		}
 
 		if known, ok := keys[name]; ok {
