@@ -62,10 +62,19 @@ func (d *decoder) job(v value) Job {
 	op, known := d.operator(v, &j)
 	j.UDF = d.udf(v.get("udf"))
 	d.config(v, &j, op, known)
-	j.Effect = Effect(cmp.Or(v.get("effect").text(), string(op.Effect), string(EffectInternal)))
+	d.effect(v.get("effect"), &j, op)
 	d.checks(v.get("checks"), &j)
 	d.secretsAllowed(v, &j)
 	return j
+}
+
+// effect decodes whether a job changes what is outside.
+func (d *decoder) effect(stated value, j *Job, op OperatorSpec) {
+	j.Effect = Effect(cmp.Or(stated.text(), string(op.Effect), string(EffectInternal)))
+	if op.Effect == EffectExternal && j.Effect == EffectInternal {
+		d.node(stated.node, CodeConflict, "operator %s changes what is outside, so the job is not internal", op.Name).
+			suggest("leave `effect: internal` out")
+	}
 }
 
 // secretsAllowed reports secrets of a job that must not get any.

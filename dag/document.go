@@ -366,8 +366,9 @@ type OperatorSpec struct {
 	// Replayable sources can enumerate all that they can read, so a changed definition is rebuilt from it.
 	// Others are forward-only: a change of their definition applies from cutover on.
 	Replayable bool
-	Effect     Effect   // default for jobs that use it
+	Effect     Effect   // default for jobs that use it; one that is external never has an internal job
 	Runtimes   []string // runtimes it may run on; nil: any
+	Delivers   bool     // what a job of it has delivered is remembered by the job's first name
 	NoFiles    bool     // it reads no input and writes no output, so its tasks get no folders
 	Folders    bool     // it reads folders of the server, which its config gives to orgs
 
@@ -398,6 +399,10 @@ type OperatorSpec struct {
 	// comes too early for: a job may inherit it. Where it follows from a dataset that is not known, nobody is asked
 	// until the file is parsed for a server. If it is nil, everything goes.
 	CheckPartitions func(job *Job) *ConfigError
+
+	// Targets returns the places outside of the platform that a job writes to: two jobs of a DAG must not write to one.
+	// It is asked when CheckPartitions is. If it is nil, none is known.
+	Targets func(dag string, job *Job) []Target
 
 	// Extent returns the positions that a config is to read, half-open, where it has a fixed range of them. It is
 	// dataset_versions.range_start and range_end. If it is nil, there is none.

@@ -41,6 +41,7 @@ func (d *decoder) link(doc *Document, nodes []value) {
 			d.checkPartitions(&doc.Jobs[i], nodes[i])
 		}
 	}
+	d.linkTargets(doc, nodes, unclear)
 }
 
 // edge is an input that leads to a job of this DAG.

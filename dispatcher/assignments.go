@@ -171,7 +171,23 @@ func (d *Dispatcher) assign(
 	assignInputs(&a, job, c.Pins, g)
 	a.Outputs, err = assignOutputs(ctx, tx, job, partitionOf(a))
 	a.State, a.Reading = g.states[slotOfTaken(c)].text, g.readings[job.ID]
-	return a, nil, err
+	if err != nil || len(a.State) == 0 || job.Def.Source == nil {
+		return a, nil, err
+	}
+	return a, nil, assignPurged(ctx, tx, &a)
+}
+
+// assignPurged tells a source that remembers what it has read which of its outputs are gone.
+func assignPurged(ctx context.Context, tx pgx.Tx, a *operators.Assignment) error {
+	versions := make([]uuid.UUID, len(a.Outputs))
+	for i, o := range a.Outputs {
+		versions[i] = o.Generation.Version
+	}
+	purged, err := registry.PurgedOf(ctx, tx, versions, partitionOf(*a))
+	for i := range a.Outputs {
+		a.Outputs[i].Purged = purged[versions[i]]
+	}
+	return err
 }
 
 // assignOutputs returns the outputs of a run; those that append come with the revision that they add to.

@@ -215,7 +215,7 @@ func (d *Dispatcher) wireTask(t Claimed, now time.Time) (protocol.Task, error) {
 		w.Outputs = append(w.Outputs, protocol.Output{Index: out.Index, Name: out.Name,
 			DatasetUUID: out.Generation.Dataset, DatasetVersion: out.Generation.Version,
 			UpdateStrategy: string(out.UpdateStrategy), Storage: string(out.Generation.Kind),
-			Schema: wireColumns(out.Standing), Prefix: d.uploadPrefix(t, out.Index)})
+			Schema: wireColumns(out.Standing), Purged: out.Purged, Prefix: d.uploadPrefix(t, out.Index)})
 	}
 	return w, nil
 }

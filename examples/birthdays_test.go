@@ -70,8 +70,13 @@ func newCalendar(t *testing.T, servers int, at time.Time, behaviour map[string][
 // users imports users, each a line of CSV, as the README says, and returns what the two programs said.
 func (c *calendar) users(t *testing.T, lines ...string) (said string, err error) {
 	t.Helper()
+	return c.usersOf(t, "id,first_name,last_name,date_of_birth,timezone\n"+strings.Join(lines, "\n")+"\n")
+}
+
+// usersOf imports the users of a file with a text.
+func (c *calendar) usersOf(t *testing.T, text string) (said string, err error) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "users.csv")
-	text := "id,first_name,last_name,date_of_birth,timezone\n" + strings.Join(lines, "\n") + "\n"
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	made := exec.Command("python3", "import_users.py", file)
 	made.Dir, made.Env = c.dir, append(processtest.Environment(t), c.clock.Env()...)
@@ -213,6 +218,23 @@ func TestBirthdays(t *testing.T) {
 		}
 		require.Empty(t, c.timers(t, "ok"))
 	})
+	t.Run("files of spreadsheets, ids with spaces and users who are there twice", func(t *testing.T) {
+		mark, twice := "\ufeff", "jo ann, Jo Ann ,Ström,1991-11-30,UTC"
+		said, err := c.usersOf(t, mark+"id,first_name,last_name,date_of_birth,timezone\r\n"+
+			"jo ann,Jo Ann,Ström,1991-11-30,UTC\r\n jo ann , Jo Ann,Ström,1991-11-30,UTC\r\n")
+		require.NoError(t, err, said)
+		require.Equal(t, "2028-11-30T09:00:00", c.timer(t, "jo ann").Local)
+		require.JSONEq(t, `{"user": "jo ann", "first_name": "Jo Ann", "last_name": "Ström"}`,
+			string(c.timer(t, "jo ann").Payload))
+
+		said, err = c.users(t, twice, "jo ann,Jo Ann,Ström,1991-12-01,UTC")
+		require.Error(t, err)
+		require.Contains(t, said, "users.csv:3: user 'jo ann' is on line 2 already")
+		c.must(t, "timers", "update", "--group", "jo ann", "--timezone", "Asia/Tokyo")
+		require.Equal(t, "Asia/Tokyo", c.timer(t, "jo ann").Timezone)
+		c.must(t, "timers", "delete", "--group", "jo ann", "--yes")
+		require.Empty(t, c.timers(t, "jo ann"))
+	})
 	t.Run("at nine it is delivered, with a key of user and time, and the next one follows", func(t *testing.T) {
 		c.until(t, utc(2, 29, 8, 59))
 		require.Empty(t, c.received(t, ""))
@@ -297,6 +319,40 @@ func TestBirthdays(t *testing.T) {
 		settled(t, "refused", "COMPLETED")
 		require.Equal(t, "accept", acts(t, "refused")[1])
 	})
+}
+
+// TestTheReceiverLetsManyWait checks that connections which the receiver has not accepted yet are not dropped: their
+// senders would give up before it hears of them.
+func TestTheReceiverLetsManyWait(t *testing.T) {
+	t.Parallel()
+	address := processtest.FreeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	receiver := exec.Command("python3", filepath.Join("birthdays", "receiver.py"), port)
+	start(t, receiver)
+	processtest.Eventually(t, "the receiver listens", func() bool {
+		conn, err := net.Dial("tcp", address)
+		return err == nil && conn.Close() == nil
+	})
+
+	require.NoError(t, receiver.Process.Signal(syscall.SIGSTOP))
+	var all []net.Conn
+	for n := range 100 {
+		conn, err := net.DialTimeout("tcp", address, 20*time.Second) // without a place it would wait for ever
+		require.NoError(t, err, "connection %d", n)
+		all = append(all, conn)
+	}
+	require.NoError(t, receiver.Process.Signal(syscall.SIGCONT))
+	for n, conn := range all {
+		body := fmt.Sprintf(`{"user": "u%d", "first_name": "A", "last_name": "B"}`, n)
+		_, err := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k%d\r\n"+
+			"Content-Length: %d\r\n\r\n%s", n, len(body), body)
+		require.NoError(t, err)
+		said, err := bufio.NewReader(conn).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/1.1 200 OK\r\n", said)
+		require.NoError(t, conn.Close())
+	}
 }
 
 // killSender kills a server that is waiting for the receiver's answer to a user.

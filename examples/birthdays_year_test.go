@@ -190,10 +190,21 @@ func TestBirthdaysThroughAYear(t *testing.T) {
 	c.until(t, time.Date(2027, 12, 1, 0, 0, 0, 0, time.UTC))
 	var dead []views.Task
 	c.decode(t, &dead, "tasks", "list", "--dead")
-	require.Len(t, dead, 2, "out of retries, and refused")
+	out := map[string]bool{}
 	for _, task := range dead {
+		var user string
+		require.NoError(t, c.owner.QueryRow(t.Context(), `SELECT payload->>'user' FROM tasks WHERE id = $1`,
+			task.ID).Scan(&user))
+		out[user] = true
+		// On a busy machine, a request may have no answer within its second, beside those of the script.
+		if user != "lost" && user != "refused" {
+			require.NotZero(t, c.count(t, fmt.Sprintf(`SELECT count(*) FROM task_attempts WHERE task_id = '%s'
+				AND error LIKE '%%did not answer within%%'`, task.ID)), "%s is dead though all were answered", user)
+		}
 		c.must(t, "tasks", "retry", task.ID.String(), "--yes")
 	}
+	require.True(t, out["lost"], "out of retries")
+	require.True(t, out["refused"])
 	c.until(t, yearEnds)
 	c.requireGreeted(t, users)
 	t.Logf("a year of %d users in %s", len(users), time.Since(began).Round(time.Second))
@@ -216,7 +227,8 @@ func (c *calendar) requireGreeted(t *testing.T, users []birthdayUser) {
 		require.True(t, r.UTC.Equal(due[name]), "%s is due at %s, not %s (year 1: not at all)", name, due[name], r.UTC)
 		require.False(t, at.Before(r.UTC), "%s came too early: %s", name, at)
 		if requests[name] == 0 {
-			require.WithinDuration(t, r.UTC, at, time.Minute, "%s came too late", name)
+			// Without an answer it is sent again, and that may be the first one that a busy receiver notes.
+			require.WithinDuration(t, r.UTC, at, 5*time.Minute, "%s came too late", name)
 		}
 
 		if known, ok := keys[name]; ok {

@@ -243,7 +243,8 @@ func (o *httpSource) Run(ctx context.Context, t *Task) (Result, error) {
 	return result, err
 }
 
-// priorState returns the operator state if it belongs to this request, else an empty state.
+// priorState returns the operator state if it belongs to this request and what it tells of is there, else an empty
+// state.
 func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 	text, err := json.Marshal(t.Config)
 	if err != nil {
@@ -252,7 +253,7 @@ func priorState(t *Task, c httpSourceConfig) (httpState, error) {
 	request := sha256.Sum256(append([]byte(ExpandURL(c.URL, t.Partition)+"\n"), text...))
 	fresh := httpState{Request: hex.EncodeToString(request[:])}
 	var prior httpState
-	if len(t.State) > 0 && json.Unmarshal(t.State, &prior) == nil && prior.Request == fresh.Request {
+	if len(t.State) > 0 && !t.Purged() && json.Unmarshal(t.State, &prior) == nil && prior.Request == fresh.Request {
 		return prior, nil
 	}
 	return fresh, nil

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -162,6 +163,8 @@ type AssignedOutput struct {
 	Base           *storage.Partition `json:"base,omitempty"` // append: the revision to add to
 	// Of a program: the columns that other partitions have; none if no other has rows
 	Standing []storage.Column `json:"standing,omitempty"`
+	// Of a source with a state: the partition was purged, and nothing was published since
+	Purged bool `json:"purged,omitempty"`
 }
 
 // Task is an Assignment as an operator sees it: with local files instead of storage.
@@ -179,6 +182,12 @@ type Task struct {
 	fetchCode func(ctx context.Context, dir string) error
 	commits   int // number of commits so far
 	work      *work
+}
+
+// Purged reports whether what earlier runs published was purged. A source that publishes nothing where it reads what it
+// has read before publishes it then.
+func (t *Task) Purged() bool {
+	return slices.ContainsFunc(t.Outputs, func(o AssignedOutput) bool { return o.Purged })
 }
 
 // Result is what a run produced.

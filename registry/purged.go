@@ -181,6 +181,28 @@ func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition
 	return tasks, MarkPurged(ctx, tx, org, purgedVersions(gone, func(p PurgedPartition) bool { return !p.Live }), now)
 }
 
+// PurgedOf returns those dataset versions of which a partition was purged and has not been published since.
+func PurgedOf(ctx context.Context, tx pgx.Tx, versions []uuid.UUID, key string) (map[uuid.UUID]bool, error) {
+	// By the primary key: of each version, the newest revision.
+	rows, err := tx.Query(ctx, `
+		SELECT v.id FROM unnest($1::uuid[]) AS v(id)
+		WHERE (SELECT r.state FROM partition_versions r WHERE r.dataset_version = v.id AND r.partition_key = $2
+			ORDER BY r.revision DESC LIMIT 1) = 'Purged'`, versions, key)
+	if err != nil {
+		return nil, fmt.Errorf("find purged outputs: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("find purged outputs: %w", err)
+	}
+
+	purged := make(map[uuid.UUID]bool, len(found))
+	for _, id := range found {
+		purged[id] = true
+	}
+	return purged, nil
+}
+
 func purgedVersions(gone []PurgedPartition, want func(PurgedPartition) bool) []uuid.UUID {
 	versions := []uuid.UUID{}
 	for _, p := range gone {

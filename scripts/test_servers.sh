@@ -60,14 +60,17 @@ get_npm() {
 # MariaDB, where internal/testmysql looks for it.
 has_mariadb() {
 	PATH="$PATH:/usr/sbin:/usr/libexec:/opt/homebrew/opt/mariadb/bin:/usr/local/opt/mariadb/bin:/usr/local/mysql/bin"
-	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null
+	# mariadb-install-db runs my_print_defaults.
+	command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null &&
+		command -v my_print_defaults >/dev/null
 }
 
 get_mariadb() {
 	(has_mariadb) && return 0
 	if [ "$(uname -s)" != Darwin ] && command -v apt-get >/dev/null; then
-		# The programs without the service; the tests start servers of their own.
-		apt_install mariadb-server-core
+		# The programs without the service; the tests start servers of their own. Debian has my_print_defaults in that
+		# of the client.
+		apt_install mariadb-server-core mariadb-client-core
 	elif command -v brew >/dev/null; then
 		say "installing with Homebrew: mariadb"
 		brew install --quiet mariadb

@@ -1,7 +1,8 @@
 """Reads users from a CSV file, and prints a timer for each of them, one a line, for `dagctl timers create --batch -`.
 
 The columns are id, first_name, last_name, date_of_birth (YYYY-MM-DD) and timezone (IANA). A file with a row that does
-not fit makes no timer. The user's id is the timer's group, by which all that waits for a user moves or goes."""
+not fit makes no timer, and neither does one with two rows of a user that differ; rows that say the same are one. The
+user's id is the timer's group, by which all that waits for a user moves or goes."""
 
 import csv
 import datetime
@@ -10,14 +11,16 @@ import sys
 import zoneinfo
 
 ZONES = zoneinfo.available_timezones()
+COLUMNS = ("id", "first_name", "last_name", "date_of_birth", "timezone")
 
 
 def timer(row: dict, today: datetime.date) -> dict:
     """Returns the timer of a user, or raises ValueError."""
+    row = {name: (row[name] or "").strip() for name in COLUMNS}
     for name in ("id", "first_name", "last_name"):
-        if not 0 < len((row[name] or "").strip()) <= 100:
+        if not 0 < len(row[name]) <= 100:
             raise ValueError(f"{name} must have 1 to 100 characters")
-    born = datetime.date.fromisoformat(row["date_of_birth"] or "")
+    born = datetime.date.fromisoformat(row["date_of_birth"])
     if not datetime.date(1900, 1, 1) <= born < today:
         raise ValueError(f"date_of_birth {born} must be from 1900 on, and past")
     if row["timezone"] not in ZONES:
@@ -34,12 +37,15 @@ def timer(row: dict, today: datetime.date) -> dict:
 
 
 def main(path: str) -> int:
-    today, timers, faults = datetime.date.today(), [], []
-    with open(path, newline="", encoding="utf-8") as file:
+    today, timers, faults = datetime.date.today(), {}, []
+    with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin their files with a byte order mark
         rows = csv.DictReader(file)
         for row in rows:
             try:
-                timers.append(timer(row, today))
+                made = timer(row, today)
+                known, line = timers.setdefault(made["group"], (made, rows.line_num))
+                if known != made:
+                    raise ValueError(f"user {made['group']!r} is on line {line} already, with something else: keep one")
             except (KeyError, ValueError) as fault:
                 text = f"there is no column {fault}" if isinstance(fault, KeyError) else fault
                 faults.append(f"{path}:{rows.line_num}: {text}")
@@ -47,8 +53,8 @@ def main(path: str) -> int:
         print(fault, file=sys.stderr)
     if faults:
         return 1
-    for t in timers:
-        print(json.dumps(t))
+    for made, _ in timers.values():
+        print(json.dumps(made))
     return 0
 
 

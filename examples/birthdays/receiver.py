@@ -74,4 +74,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Receiver).serve_forever()
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 1024  # of connections that wait to be accepted: more would wait for a second or longer
+
+
+Server(("127.0.0.1", int(port)), Receiver).serve_forever()

@@ -42,10 +42,12 @@ func (*operator) ServerOnly() {}
 func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "alert_route", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
+		Delivers:     true,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  webhook.Operational,
-		CheckJob:     checkJob,
-		SecretTo:     secretTo,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
+		Shape:    shape,
+		SecretTo: secretTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parse(given)
 			return given, err

@@ -179,13 +179,15 @@ func TestJobsThatCouldTellTwice(t *testing.T) {
 	for want, change := range map[string]func(*dag.Job){
 		"outputs: 0":         func(j *dag.Job) { j.Outputs = []string{"out"} },
 		"reads one input":    func(j *dag.Job) { j.Inputs = make([]dag.Input, 2) },
-		"effect: internal":   func(j *dag.Job) { j.Effect = dag.EffectInternal },
 		"follows no cursor":  func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor },
 		"max_concurrency: 1": func(j *dag.Job) { j.MaxConcurrency = 0 },
 	} {
 		job := good
 		change(&job)
 		fault := spec.CheckJob(&job)
+		if fault == nil {
+			fault = spec.CheckPartitions(&job)
+		}
 		require.NotNil(t, fault, want)
 		require.Contains(t, fault.Message, want)
 	}

@@ -1,6 +1,7 @@
 package alertroute
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -255,13 +256,48 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: "alert_route sends alerts and writes nothing: give the job `outputs: 0`"}
 	case len(job.Inputs) != 1:
 		return &dag.ConfigError{Message: "alert_route reads one input with alerts: give each a job"}
-	case job.Effect == dag.EffectInternal:
-		return &dag.ConfigError{Message: "alert_route changes what is outside: leave `effect: internal` out"}
-	case job.PartitionBy.Kind == dag.ByCursor:
-		return &dag.ConfigError{Message: "alert_route follows no cursor: give the job `partition_by: none`"}
 	case job.MaxConcurrency != 1:
 		return &dag.ConfigError{Message: "alert_route sends an alert once, so one task looks at a time: give the job " +
 			"`scaling: { max_concurrency: 1 }`"}
 	}
 	return nil
+}
+
+// checkPartitions refuses jobs that would follow a cursor.
+func checkPartitions(job *dag.Job) *dag.ConfigError {
+	if job.PartitionBy.Kind == dag.ByCursor {
+		return &dag.ConfigError{Message: "alert_route follows no cursor: give the job `partition_by: none`"}
+	}
+	return nil
+}
+
+// targets returns whom a job tells of what: another job with the same routes from the same alerts to the same address
+// would tell it everything once more.
+func targets(_ string, job *dag.Job) (all []dag.Target) {
+	c, fault := parse(job.Config)
+	if fault != nil || len(job.Inputs) != 1 {
+		return nil
+	}
+
+	in := job.Inputs[0]
+	for _, name := range slices.Sorted(maps.Keys(c.Receivers)) {
+		var routes []any
+		for _, r := range c.Routes {
+			if slices.Contains(r.To, name) {
+				routes = append(routes, r.matcher)
+			}
+		}
+		if len(routes) == 0 {
+			continue
+		}
+
+		text, _ := json.Marshal([]any{in.Job, in.Output, in.Dataset, in.Where, routes}) // they came from YAML
+		address, _ := json.Marshal(c.Receivers[name].URL)
+		all = append(all, dag.Target{
+			Key: "receivers", Name: fmt.Sprintf("receiver %s for each alert of %s", name, in.Source()),
+			Path: []string{"alerts", string(address), string(text)},
+			Harm: "it would be told of each alert twice; leave one of the jobs or routes out",
+		})
+	}
+	return all
 }

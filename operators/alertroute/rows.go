@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators"
@@ -45,35 +46,63 @@ func read(ctx context.Context, t *operators.Task) (rows []alerts.Alert, err erro
 	return rows, nil
 }
 
+// columnsFault returns why rows with some columns are no alerts; nil: they may be.
+func columnsFault(in string, columns []dag.Column) *fault.Error {
+	var have, lacks []string
+	for _, c := range columns {
+		have = append(have, c.Name)
+		if sqltext.Same(c.Name, "labels") && c.Type != "" && c.Type != "VARCHAR" && c.Type != "JSON" {
+			return fault.New(fault.Invalid, "column labels of the input %q is %s: it is text, a JSON object", in,
+				c.Type).WithHint("write to_json(labels)::VARCHAR AS labels in a sql job before")
+		}
+	}
+
+	for _, c := range alerts.Columns {
+		if !alerts.HasColumn(have, c.Name) && !slices.Contains(alerts.Optional, c.Name) {
+			lacks = append(lacks, c.Name)
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the input %q has no column %s; it has %s", in, strings.Join(lacks, ", "),
+		strings.Join(have[:min(30, len(have))], ", ")).
+		WithHint("alerts have at least the columns alert, key, severity, status, started_at and evaluated_at")
+}
+
+// shape is the Shape: it refuses an input whose columns are known and none of alerts.
+func shape(job *dag.Job, inputs [][]dag.Column) (s dag.Shape, err error) {
+	if len(inputs) != 1 || len(inputs[0]) == 0 {
+		return s, nil
+	}
+	if wrong := columnsFault(job.Inputs[0].As, inputs[0]); wrong != nil {
+		s.Refused = append(s.Refused, dag.ConfigError{Message: fault.Hinted(wrong).Error()})
+	}
+	return s, nil
+}
+
 // query returns the SELECT of the columns of alerts, all as text but the times, which are microseconds.
 func query(in operators.AssignedInput) (string, error) {
-	var have, lacks []string
-	for _, c := range in.Schema {
-		have = append(have, c.Name)
-		if sqltext.Same(c.Name, "labels") && c.Type != "VARCHAR" && c.Type != "JSON" {
-			return "", fault.New(fault.Invalid, "column labels of the input %q is %s: it is text, a JSON object", in.As,
-				c.Type)
-		}
+	var have []string
+	known := make([]dag.Column, len(in.Schema))
+	for i, c := range in.Schema {
+		have, known[i] = append(have, c.Name), dag.Column{Name: c.Name, Type: c.Type}
+	}
+	if wrong := columnsFault(in.As, known); wrong != nil {
+		return "", wrong
 	}
 
 	var columns []string
 	for _, c := range alerts.Columns {
 		name := sqltext.Quote(c.Name)
 		switch {
-		case alerts.HasColumn(have, c.Name) && strings.HasPrefix(c.Type, "TIMESTAMP"):
-			columns = append(columns, "epoch_us("+name+"::TIMESTAMPTZ)::VARCHAR")
-		case alerts.HasColumn(have, c.Name):
-			columns = append(columns, name+"::VARCHAR")
-		case slices.Contains(alerts.Optional, c.Name):
+		case !alerts.HasColumn(have, c.Name):
 			columns = append(columns, "NULL::VARCHAR")
+		case strings.HasPrefix(c.Type, "TIMESTAMP"):
+			columns = append(columns, "epoch_us("+name+"::TIMESTAMPTZ)::VARCHAR")
 		default:
-			lacks = append(lacks, c.Name)
+			columns = append(columns, name+"::VARCHAR")
 		}
-	}
-	if len(lacks) > 0 {
-		return "", fault.New(fault.Invalid, "the input %q has no column %s; it has %s", in.As,
-			strings.Join(lacks, ", "), strings.Join(have[:min(30, len(have))], ", ")).
-			WithHint("alerts have at least the columns alert, key, severity, status, started_at and evaluated_at")
 	}
 	where := ""
 	if alerts.HasColumn(have, "late") {

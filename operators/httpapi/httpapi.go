@@ -144,7 +144,7 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 	if result.State, err = json.Marshal(after); err != nil {
 		return operators.Result{}, err
 	}
-	if same {
+	if same && !t.Purged() {
 		result.Unchanged = true
 		return result, nil
 	}

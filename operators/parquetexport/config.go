@@ -3,6 +3,7 @@ package parquetexport
 import (
 	"cmp"
 	"path/filepath"
+	"strings"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/operators"
@@ -82,8 +83,6 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: "parquet_export writes files for others only: give the job `outputs: 0`"}
 	case len(job.Inputs) != 1:
 		return &dag.ConfigError{Message: "parquet_export exports one input: give each dataset a job"}
-	case job.Effect == dag.EffectInternal:
-		return &dag.ConfigError{Message: "parquet_export changes what is outside: leave `effect: internal` out"}
 	}
 	return nil
 }
@@ -102,6 +101,34 @@ func checkPartitions(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Key: "path", Message: err.Error()}
 	}
 	return nil
+}
+
+// targets returns where a job writes to. roots are the folders that its org may write, as far as they are known.
+func targets(roots []string, dagName string, job *dag.Job) []dag.Target {
+	c, fault := parseConfig(job.Config)
+	if fault != nil {
+		return nil
+	}
+
+	t := dag.Target{Key: "path", Harm: "each would replace files of the other, or its readers would find them; give " +
+		"each a folder that is in none of the other's"}
+	if c.Folder == "" {
+		t.Name = "s3://" + c.Bucket + "/" + c.Path
+		t.Path = []string{"bucket", strings.ToLower(c.URL.Host), c.Bucket}
+	} else {
+		folder := filepath.FromSlash(c.Folder)
+		if root, name, err := within(roots, c.Folder); err == nil {
+			folder = filepath.Join(root, name)
+		}
+		t.Name = "folder " + c.Folder + "/" + c.Path
+		t.Path = append([]string{"folder"}, strings.Split(filepath.ToSlash(filepath.Clean(folder)), "/")...)
+		if filepath.Clean(folder) == "." {
+			t.Path = t.Path[:1]
+		}
+	}
+
+	t.Path = append(t.Path, c.layout.anyFolder(job.PartitionBy, dagName, job.Name)...)
+	return []dag.Target{t}
 }
 
 // shape says that a job writes nothing here, and refuses a column that `path` has, too.

@@ -98,7 +98,6 @@ func TestJobsThatWouldOverwriteTheirExports(t *testing.T) {
 		{"acme", dag.Job{Config: config("whole"), Inputs: inputs, PartitionBy: day}, "would overwrite each other"},
 		{"acme", dag.Job{Config: config("x"), Inputs: inputs, Outputs: []string{"o"}}, "outputs: 0"},
 		{"acme", dag.Job{Config: config("x")}, "exports one input"},
-		{"acme", dag.Job{Config: config("x"), Inputs: inputs, Effect: dag.EffectInternal}, "effect: internal"},
 		{"acme", dag.Job{Config: config("{partition}"), Inputs: inputs,
 			PartitionBy: dag.Partitioning{Kind: dag.ByCursor, Column: "n"}}, "segments of a cursor"},
 		{"umbrella", dag.Job{Config: config("x"), Inputs: inputs}, "`export_roots` of the org"},

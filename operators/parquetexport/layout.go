@@ -86,31 +86,56 @@ const mostName = 255
 
 // folder returns the folder of a partition, its names separated by slashes.
 func (l layout) folder(by dag.Partitioning, key, dagName, job string) (string, error) {
-	values := map[string]string{"{partition}": key, "{dag}": dagName, "{job}": job}
+	values := map[string]string{"{partition}": escape(key), "{dag}": escape(dagName), "{job}": escape(job)}
 	if by.Kind == dag.ByTime {
 		for i, part := range strings.FieldsFunc(key, func(r rune) bool { return r == '-' || r == 'T' }) {
 			values[placeholders[1+min(i, 3)]] = part
 		}
 	}
 
+	names := l.names(values)
+	for _, name := range names {
+		if len(name) > mostName {
+			return "", fault.New(fault.Invalid, "partition %q: its folder has a name of %d bytes, and %d are the most",
+				key, len(name), mostName).WithHint("make partitions with shorter keys")
+		}
+	}
+	return strings.Join(names, "/"), nil
+}
+
+// names returns the names of the folders, with escaped values in place of placeholders.
+func (l layout) names(values map[string]string) []string {
 	names := make([]string, len(l))
 	for i, parts := range l {
 		var name strings.Builder
 		for _, part := range parts {
 			if slices.Contains(placeholders, part) {
-				part = escape(values[part])
+				part = values[part]
 			}
 			name.WriteString(part)
 		}
 		if names[i] = name.String(); strings.ContainsAny(names[i][:1], "._") { // readers skip such names
 			names[i] = fmt.Sprintf("%%%02X%s", names[i][0], names[i][1:])
 		}
-		if len(names[i]) > mostName {
-			return "", fault.New(fault.Invalid, "partition %q: its folder has a name of %d bytes, and %d are the most",
-				key, len(names[i]), mostName).WithHint("make partitions with shorter keys")
-		}
 	}
-	return strings.Join(names, "/"), nil
+	return names
+}
+
+// anyFolder returns the names of the folders of all partitions, as a dag.Target has them.
+func (l layout) anyFolder(by dag.Partitioning, dagName, job string) []string {
+	digits := func(pattern string) string { return strings.ReplaceAll(pattern, "#", dag.AnyDigit) }
+	values := map[string]string{"{dag}": escape(dagName), "{job}": escape(job), "{partition}": dag.AnyText}
+	for i, placeholder := range placeholders[1:5] {
+		values[placeholder] = digits([]string{"####", "##", "##", "##"}[i])
+	}
+	switch {
+	case by.Kind == dag.ByTime:
+		values["{partition}"] = digits(map[dag.TimeUnit]string{dag.Hour: "####-##-##T##", dag.Day: "####-##-##",
+			dag.Week: "####-W##", dag.Month: "####-##"}[by.Unit])
+	case by.Kind == dag.ByRange:
+		values["{partition}"] = dag.AnyDigit + dag.AnyText + "-" + dag.AnyDigit + dag.AnyText
+	}
+	return l.names(values)
 }
 
 // special are the characters that Hive escapes in the names of folders, and so do those who read and write such

@@ -46,6 +46,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		Operational:  slices.Concat(bucketKeys, []string{"folder"}),
 		CheckJob:     checkJob, CheckPartitions: checkPartitions,
 		SecretsTo: secretsTo, Shape: shape,
+		Targets: func(dagName string, job *dag.Job) []dag.Target { return targets(nil, dagName, job) },
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
 			return given, err
@@ -53,7 +54,8 @@ func (*operator) Spec() dag.OperatorSpec {
 	}
 }
 
-// ForOrg implements operators.PerOrg: it refuses folders that the server does not give to the org.
+// ForOrg implements operators.PerOrg: it refuses folders that the server does not give to the org, and knows where the
+// others are.
 func (o *operator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	if org.Slug == "" {
 		return c
@@ -72,6 +74,9 @@ func (o *operator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 			return &dag.ConfigError{Key: "folder", Message: fault.Hinted(err).Error()}
 		}
 		return nil
+	}
+	known.Targets = func(dagName string, job *dag.Job) []dag.Target {
+		return targets(o.roots[org.Slug], dagName, job)
 	}
 	c.Operators = maps.Clone(c.Operators)
 	c.Operators[operatorName] = known

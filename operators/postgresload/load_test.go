@@ -184,7 +184,6 @@ func TestJobsThatWouldUndoTheirLoads(t *testing.T) {
 		{dag.Job{Config: config("append"), Inputs: latest}, "append needs an input"},
 		{dag.Job{Config: config("append"), Inputs: append(same, latest...)}, "loads one input"},
 		{dag.Job{Config: config("append"), Inputs: same, Outputs: []string{"o"}}, "outputs: 0"},
-		{dag.Job{Config: config("append"), Inputs: same, Effect: dag.EffectInternal}, "effect: internal"},
 		{dag.Job{Config: config("replace"), Inputs: latest}, ""},
 		{dag.Job{Config: config("replace"), Inputs: same, PartitionBy: day}, "without partitions"},
 		{dag.Job{Config: config("replace_partition", "partition_column", "c"), Inputs: same, PartitionBy: day}, ""},

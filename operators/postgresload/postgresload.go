@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
@@ -120,7 +121,7 @@ func (*operator) Spec() dag.OperatorSpec {
 		Name: "postgres_load", Version: "1.0.0", Reactive: true, Effect: dag.EffectExternal,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  remotedb.Operational,
-		CheckJob:     checkJob, CheckPartitions: checkPartitions,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
 		SecretsTo: pgremote.SecretsTo,
 		Canonical: func(given map[string]any) (any, *dag.ConfigError) {
 			_, err := parseConfig(given)
@@ -142,8 +143,6 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: "postgres_load writes to its table only: give the job `outputs: 0`"}
 	case len(job.Inputs) != 1:
 		return &dag.ConfigError{Message: "postgres_load loads one input: give each table a job"}
-	case job.Effect == dag.EffectInternal:
-		return &dag.ConfigError{Message: "postgres_load changes what is outside: leave `effect: internal` out"}
 	}
 	return nil
 }
@@ -167,6 +166,30 @@ func checkPartitions(job *dag.Job) *dag.ConfigError {
 			"ranges: give the job the `partition_by` of its input, such as `partition_by: { time: day }`"}
 	}
 	return nil
+}
+
+// targets returns the table that a job writes to. PostgreSQL cuts names off, and names without a schema are in public.
+func targets(_ string, job *dag.Job) []dag.Target {
+	c, fault := parseConfig(job.Config)
+	if fault != nil {
+		return nil
+	}
+	return []dag.Target{{
+		Key: "table", Name: fmt.Sprintf("table %s.%s of %s at %s", c.schema(), c.name(), c.Database, c.Host),
+		Path: []string{"postgres", strings.ToLower(c.URL().Host), cut(c.Database), cut(c.schema()), cut(c.name())},
+		Harm: "each would undo what the other loads; give each a table of its own, or unite their inputs in a sql " +
+			"job and load that",
+		Adds: c.Mode == appending,
+	}}
+}
+
+// cut returns a name as PostgreSQL keeps it: its first 63 bytes, as far as they are whole characters.
+func cut(name string) string {
+	for len(name) > 63 {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return name
 }
 
 // Run implements operators.Operator.

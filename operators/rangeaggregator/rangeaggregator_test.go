@@ -96,7 +96,7 @@ func TestRangeAggregatorRefusesJobs(t *testing.T) {
 	}
 	require.Nil(t, op.Spec().CheckJob(job(func(*dag.Job) {})))
 	byKey := func(j *dag.Job) { j.PartitionBy.Kind = dag.ByKey }
-	require.Nil(t, op.Spec().CheckJob(job(func(j *dag.Job) { byKey(j); j.StateKey = "{partition}" })))
+	require.Nil(t, op.Spec().CheckPartitions(job(func(j *dag.Job) { byKey(j); j.StateKey = "{partition}" })))
 
 	for message, change := range map[string]func(*dag.Job){
 		"has one output":          func(j *dag.Job) { j.Outputs = nil },
@@ -107,6 +107,9 @@ func TestRangeAggregatorRefusesJobs(t *testing.T) {
 		"leave `map` out":         func(j *dag.Job) { j.Inputs[0].Map.Kind = dag.MapLatest },
 	} {
 		fault := op.Spec().CheckJob(job(change))
+		if fault == nil {
+			fault = op.Spec().CheckPartitions(job(change))
+		}
 		require.NotNil(t, fault, message)
 		require.Contains(t, fault.Message, message)
 		require.Contains(t, fault.Message, "range_aggregator")

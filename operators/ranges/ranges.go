@@ -95,8 +95,9 @@ type Operator string
 func (name Operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: string(name), Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
-		ConfigSchema: json.RawMessage(Schema),
-		CheckJob:     func(job *dag.Job) *dag.ConfigError { return checkJob(string(name), job) },
+		ConfigSchema:    json.RawMessage(Schema),
+		CheckJob:        func(job *dag.Job) *dag.ConfigError { return checkJob(string(name), job) },
+		CheckPartitions: func(job *dag.Job) *dag.ConfigError { return checkPartitions(string(name), job) },
 		Shape: func(*dag.Job, [][]dag.Column) (dag.Shape, error) {
 			return dag.Shape{Writes: [][]dag.Column{{{Name: startColumn, Type: "BIGINT"},
 				{Name: endColumn, Type: "BIGINT"}}}}, nil
@@ -117,22 +118,29 @@ func checkJob(name string, job *dag.Job) *dag.ConfigError {
 	refuse := func(format string, args ...any) *dag.ConfigError {
 		return &dag.ConfigError{Message: name + " " + fmt.Sprintf(format, args...)}
 	}
-	switch kind := job.PartitionBy.Kind; {
+	switch {
 	case len(job.Outputs) != 1:
 		return refuse("has one output")
 	case job.UpdateStrategy != dag.Append || !slices.Equal(job.UniqueKey, []string{startColumn}):
 		return refuse("adds ranges to those that there are: set `update_strategy: append` and `unique_key: [%s]`",
 			startColumn)
-	case kind == dag.ByRange || kind == dag.ByCursor:
-		return refuse("%s", noRanges)
-	case kind != dag.Unpartitioned && !strings.Contains(job.StateKey, "{partition}"):
-		return refuse("%s", ownState)
 	}
 
 	for _, in := range job.Inputs {
 		if in.Map.Kind != dag.MapSame {
 			return refuse("reads the parts of input %q as they come: leave `map` out", in.As)
 		}
+	}
+	return nil
+}
+
+// checkPartitions refuses jobs that would list ranges as partitions, or mix what is there of several partitions.
+func checkPartitions(name string, job *dag.Job) *dag.ConfigError {
+	switch kind := job.PartitionBy.Kind; {
+	case kind == dag.ByRange || kind == dag.ByCursor:
+		return &dag.ConfigError{Message: name + " " + noRanges}
+	case kind != dag.Unpartitioned && !strings.Contains(job.StateKey, "{partition}"):
+		return &dag.ConfigError{Message: name + " " + ownState}
 	}
 	return nil
 }
@@ -193,8 +201,8 @@ func (Operator) Run(ctx context.Context, t *operators.Task) (result operators.Re
 	return result, errors.Join(failed[:]...)
 }
 
-// remembered returns the state that earlier runs have left. A job may inherit its partitions, so what checkJob cannot
-// see is refused here.
+// remembered returns the state that earlier runs have left. A version that an older server has accepted may have
+// partitions that checkPartitions refuses.
 func remembered(t *operators.Task) (known state, err error) {
 	partition := dag.WholeKey
 	if t.Partition != nil {

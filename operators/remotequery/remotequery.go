@@ -163,7 +163,8 @@ func (o *operator) Run(ctx context.Context, t *operators.Task) (operators.Result
 
 	now := state{requestOf(t), answer.Hash}
 	var last state
-	same := len(t.State) > 0 && json.Unmarshal(t.State, &last) == nil && last == now && standing != nil
+	same := len(t.State) > 0 && json.Unmarshal(t.State, &last) == nil && last == now && standing != nil &&
+		!t.Purged()
 	result := operators.Result{SourceVersion: "sha256:" + answer.Hash, Unchanged: same}
 	if result.State, err = json.Marshal(now); err != nil || same {
 		return result, err

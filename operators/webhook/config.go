@@ -1,9 +1,11 @@
 package webhook
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -137,14 +139,43 @@ func CheckJob(job *dag.Job) *dag.ConfigError {
 		return &dag.ConfigError{Message: job.Operator + " has one output, with a row for each delivery"}
 	case len(job.Inputs) != 1:
 		return &dag.ConfigError{Message: job.Operator + " reads one input: give each a job"}
-	case job.Effect == dag.EffectInternal:
-		return &dag.ConfigError{Message: job.Operator + " changes what is outside: leave `effect: internal` out"}
 	case job.UpdateStrategy != dag.Append || !slices.Equal(job.UniqueKey, []string{"key"}):
 		return &dag.ConfigError{Message: job.Operator + " adds to what was delivered before: give the job " +
 			"`update_strategy: append` and `unique_key: key`"}
-	case job.PartitionBy.Kind == dag.ByCursor:
+	}
+	return nil
+}
+
+// checkPartitions refuses jobs that would make segments of a cursor.
+func checkPartitions(job *dag.Job) *dag.ConfigError {
+	if job.PartitionBy.Kind == dag.ByCursor {
 		return &dag.ConfigError{Message: job.Operator + " makes no segments of a cursor: give the job `partition_by: " +
 			"none`"}
 	}
 	return nil
+}
+
+// targets returns what a job with an input delivers: the rows of the input, to an address, under keys. Another job that
+// does so too would deliver each row once more. Tasks with payloads are each their own.
+func targets(_ string, job *dag.Job) []dag.Target {
+	c, fault := parse(job.Config)
+	if fault != nil || len(job.Inputs) != 1 {
+		return nil
+	}
+	in := job.Inputs[0]
+	text, _ := json.Marshal([]any{in.Job, in.Output, in.Dataset, in.Where, c.Key}) // they came from YAML
+	return []dag.Target{{
+		Key: "url", Name: fmt.Sprintf("%s for each row of %s", shown(c.URL), in.Source()),
+		Path: []string{"deliveries", c.Method, c.URL, string(text)},
+		Harm: "each row would be delivered twice; leave one of the jobs out",
+	}}
+}
+
+// shown returns a URL without what may be a key.
+func shown(address string) string {
+	u, err := url.Parse(operators.ExpandURL(address, nil))
+	if err != nil {
+		return "its address"
+	}
+	return u.Host
 }

@@ -34,10 +34,11 @@ func (*operator) ServerOnly() {}
 func (*operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "webhook_deliver", Version: "1.0.0", Source: true, Reactive: true, Effect: dag.EffectExternal,
+		Delivers:     true,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational:  Operational,
-		CheckJob:     checkJob,
-		Shape:        shape,
+		CheckJob:     checkJob, CheckPartitions: checkPartitions, Targets: targets,
+		Shape: shape,
 		SecretsTo: func(config map[string]any) string {
 			address, _ := config["url"].(string)
 			return operators.ExpandURL(address, nil)

@@ -159,7 +159,6 @@ func TestJobsThatWouldLoseDeliveries(t *testing.T) {
 	for want, change := range map[string]func(*dag.Job){
 		"one output":       func(j *dag.Job) { j.Outputs = nil },
 		"reads one input":  func(j *dag.Job) { j.Inputs = make([]dag.Input, 2) },
-		"effect: internal": func(j *dag.Job) { j.Effect = dag.EffectInternal },
 		"unique_key: key":  func(j *dag.Job) { j.UniqueKey = []string{"id"} },
 		"update_strategy":  func(j *dag.Job) { j.UpdateStrategy = dag.Replace },
 		"no segments":      func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor },
@@ -172,6 +171,9 @@ func TestJobsThatWouldLoseDeliveries(t *testing.T) {
 		job := good
 		change(&job)
 		fault := spec.CheckJob(&job)
+		if fault == nil {
+			fault = spec.CheckPartitions(&job)
+		}
 		require.NotNil(t, fault, want)
 		require.Contains(t, fault.Message, want)
 	}

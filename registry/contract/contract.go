@@ -202,6 +202,7 @@ const (
 	UniqueKeyChanged    Kind = "unique_key_changed"
 	ChecksAdded         Kind = "checks_added"
 	ChecksRemoved       Kind = "checks_removed"
+	DeliveriesForgotten Kind = "deliveries_forgotten"
 )
 
 // Finding is one difference that somebody who reads the DAG's datasets may care about.

@@ -277,7 +277,30 @@ func (d *deploy) verdict(
 	if err := d.noteConsumers(ctx, tx, changes, facts.Consumers); err != nil {
 		return nil, err
 	}
-	return contract.Compare(was, next, facts), nil
+	forgotten, err := d.forgotten(ctx, tx)
+	return append(contract.Compare(was, next, facts), forgotten...), err
+}
+
+// forgotten says which jobs would begin without the memory of what they have delivered.
+func (d *deploy) forgotten(ctx context.Context, tx pgx.Tx) ([]contract.Finding, error) {
+	if d.serves == uuid.Nil {
+		return nil, nil
+	}
+	jobs, err := d.deployer.registry.VersionJobs(ctx, tx, d.serves)
+	if err != nil {
+		return nil, err
+	}
+
+	live, next := make([]*dag.Job, len(jobs)), make([]*dag.Job, len(d.doc.Jobs))
+	for i, job := range jobs {
+		live[i] = &job.Def
+	}
+	for i := range d.doc.Jobs {
+		next[i] = &d.doc.Jobs[i]
+	}
+	return contract.Forgotten(live, next, func(operator string) bool {
+		return d.deployer.catalog.Operators[operator].Delivers
+	}), nil
 }
 
 // contract returns the contract of the deploy's own version, which may not be committed yet.

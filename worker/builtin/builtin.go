@@ -135,7 +135,7 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 
 	for _, out := range t.Outputs {
 		assigned := operators.AssignedOutput{Index: out.Index, Name: out.Name,
-			UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy)}
+			UpdateStrategy: dag.UpdateStrategy(out.UpdateStrategy), Purged: out.Purged}
 		for _, c := range out.Schema {
 			assigned.Standing = append(assigned.Standing, storage.Column(c))
 		}

@@ -208,6 +208,8 @@ type Output struct {
 	// Schema is set for programs, whose rows may have any columns, once other partitions have rows.
 	Schema []Column `json:"schema,omitempty" doc:"The columns that other partitions have, and that new rows have to fit"`
 
+	Purged bool `json:"purged,omitempty" doc:"Sources with an operator state: the partition was purged, and nothing was published since"`
+
 	// Prefix is set on S3 storage.
 	Prefix string `json:"prefix,omitempty" doc:"Upload prefix for workers with S3 credentials of their own"`
 }

@@ -28,7 +28,8 @@ needs any more. Bytes that somebody keeps in use, such as rows of a view in an o
 the command says so.
 
 A purged partition is computed again when its inputs or the definition of its job change. If the inputs still contain
-the data, purge or correct them first. A version that can still be rolled back to and has the data needs --break-window:
+the data, purge or correct them first. So does what http_source, http_api, postgres_query and mysql_query read: their
+next run publishes it again if it is still there. A version that can still be rolled back to and has the data needs --break-window:
 afterwards, a rollback to it goes without the purged partitions and asks for --allow-removals, and there is none where
 a dataset was purged as a whole.`,
 		Example: "  dagctl datasets purge orders --partitions 2026-01-01..2026-01-31 --downstream " +
