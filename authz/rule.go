@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/pg"
@@ -50,19 +51,26 @@ func To(do Action, target Target) Rule { return Rule{principal: User, action: do
 type Target string
 
 const (
-	TheOrg      Target = "org"     // it is the whole org
-	TheDAG      Target = "dag"     // the parameter {dag} of the path names it
-	TheDatasets Target = "dataset" // the parameter {name} of the path names a dataset, and its producer's DAG is it
-	TheTasks    Target = "task"    // the parameter {id} of the path is a task's
-	TheTimers   Target = "timer"   // the parameter {id} of the path is a timer's
-	InBody      Target = "body"    // the body or the query names it: the handler calls Authorize
+	TheOrg       Target = "org"      // it is the whole org
+	TheDAG       Target = "dag"      // the parameter {dag} of the path names it
+	TheJobs      Target = "job"      // the parameters {dag} and {job} of the path name a job, which may be a source
+	TheDatasets  Target = "dataset"  // the parameter {name} of the path names a dataset, and its producer's DAG is it
+	TheTasks     Target = "task"     // the parameter {id} of the path is a task's
+	TheTimers    Target = "timer"    // the parameter {id} of the path is a timer's
+	TheBackfills Target = "backfill" // the parameter {id} of the path is a backfill's of the DAG {dag}
+	TheBulk      Target = "bulk"     // the parameter {id} of the path is a bulk action's, and its tasks' DAG is it
+	// InBody says that the body or the query names it: the handler calls Authorize, and refuses what is hidden.
+	InBody Target = "body"
 )
 
 // targetParams are the parameters of paths by which objects are found.
-var targetParams = map[Target]string{TheDAG: "dag", TheDatasets: "name", TheTasks: "id", TheTimers: "id"}
+var targetParams = map[Target][]string{TheDAG: {"dag"}, TheJobs: {"dag", "job"}, TheDatasets: {"name"},
+	TheTasks: {"id"}, TheTimers: {"id"}, TheBackfills: {"dag", "id"}, TheBulk: {"id"}}
 
-// Finder returns the name of the DAG that something belongs to, empty if there is no such thing.
-type Finder func(ctx context.Context, caller Caller, value string) (dag string, err error)
+// Finder returns the name of the DAG that something belongs to, empty if there is no such thing. What is hidden from
+// the caller is as absent: the error is a fault.NotFound, so that nobody acts on what they may not look into. values
+// are those of the target's parameters.
+type Finder func(ctx context.Context, caller Caller, values ...string) (dag string, err error)
 
 // reading returns the context in which a route runs for a caller: where the route only reads, row-level security hides
 // what the caller may not read. Routes that change something see which names and tasks there are.
@@ -82,24 +90,29 @@ func (r Rule) shownBy(method string) Rule {
 	return r
 }
 
-// FindBy says how a target is found. The slices that own the things say it when they add their routes.
+// FindBy says how a target is found, and what is hidden. The slices that own the things say it when they add their
+// routes.
 func (api *API) FindBy(target Target, find Finder) { api.finders[target] = find }
 
-// authorize refuses what the rule does not let the caller do. It looks for the object only if that decides.
+// authorize refuses what the rule does not let the caller do, or does to what is hidden from the caller. It looks for
+// the object only if that decides.
 func (api *API) authorize(r *http.Request, rule Rule, caller Caller) error {
+	find, hides := api.finders[rule.target]
 	switch {
-	case caller.May(rule.action, WholeOrg):
-		return nil
 	case !caller.MaySomewhere(rule.action), rule.target == TheOrg:
 		return Authorize(caller, rule.action, WholeOrg)
-	case rule.target == InBody:
+	case rule.target == InBody, !hides && caller.May(rule.action, WholeOrg), caller.May(ReadAll, WholeOrg):
 		return nil
 	}
 
-	dag := r.PathValue(targetParams[rule.target])
-	if find, ok := api.finders[rule.target]; ok {
+	dag := r.PathValue("dag")
+	if hides {
+		var values []string
+		for _, param := range targetParams[rule.target] {
+			values = append(values, r.PathValue(param))
+		}
 		var err error
-		if dag, err = find(r.Context(), caller, dag); err != nil {
+		if dag, err = find(r.Context(), caller, values...); err != nil {
 			return err
 		}
 	}
@@ -108,20 +121,49 @@ func (api *API) authorize(r *http.Request, rule Rule, caller Caller) error {
 
 // check panics if the rule of a route cannot be kept.
 func (api *API) check(method, route string, rule Rule) {
-	_, known := leastRoles[rule.action]
-	switch param := targetParams[rule.target]; {
-	case rule.principal == "", rule.principal == User && !known:
+	if _, known := leastRoles[rule.action]; rule.principal == "" || rule.principal == User && !known {
 		panic(fmt.Sprintf("route %s %s has no rule", method, route))
-	case param != "" && !strings.Contains(route, "{"+param+"}") && !strings.Contains(route, "{"+param+"..."):
-		panic(fmt.Sprintf("route %s %s: its object is a %s, but its path has no {%s}", method, route, rule.target,
-			param))
 	}
+	for _, param := range targetParams[rule.target] {
+		if !names(route, param) {
+			panic(fmt.Sprintf("route %s %s: its object is a %s, but its path has no {%s}", method, route, rule.target,
+				param))
+		}
+	}
+	if rule.acts() {
+		rule.requireShown(method, route)
+	}
+}
+
+// acts reports whether the route does more to its object than to read it, for callers who may not read everything.
+func (r Rule) acts() bool {
+	return r.principal == User && r.action != Read && r.action != Inspect && r.action != Plan &&
+		leastRoles[r.action] != leastRoles[ReadAll]
+}
+
+// hideable are the parameters of paths that name what may be hidden from callers.
+var hideable = []string{"job", "name", "id"}
+
+// requireShown panics if a route that acts names something that may be hidden from callers, and its rule does not say
+// how that is found.
+func (r Rule) requireShown(method, route string) {
+	for _, param := range hideable {
+		if names(route, param) && !slices.Contains(targetParams[r.target], param) {
+			panic(fmt.Sprintf("route %s %s: {%s} may be hidden from its caller, and the rule %q does not find it",
+				method, route, param, r))
+		}
+	}
+}
+
+// names reports whether the pattern of a route has a parameter.
+func names(route, param string) bool {
+	return strings.Contains(route, "{"+param+"}") || strings.Contains(route, "{"+param+"...")
 }
 
 // requireFinders panics if a route's object cannot be found.
 func (api *API) requireFinders() {
 	for _, r := range api.routes {
-		if t := r.Rule.target; targetParams[t] != "" && t != TheDAG && api.finders[t] == nil {
+		if t := r.Rule.target; len(targetParams[t]) > 0 && t != TheDAG && api.finders[t] == nil {
 			panic(fmt.Sprintf("route %s %s: nobody has said how a %s is found", r.Method, r.Path, t))
 		}
 	}

@@ -123,6 +123,16 @@ func property(t *testing.T, seed uint64, steps int) {
 	}
 	require.Equal(t, m.want(), got, "seed %d", seed)
 
+	// No build undid a rollback: what began before one has served since only if somebody asked for it again.
+	require.Empty(t, w.texts(`
+		SELECT format('v%s served in spite of the rollback at %s', v.number, r.at)
+		FROM dag_activations r
+		JOIN dag_activations a ON a.dag_name = r.dag_name AND a.reason <> 'rollback' AND a.at > r.at
+		JOIN dag_versions v ON v.id = a.dag_version_id AND v.building_at < r.at
+		WHERE r.reason = 'rollback' AND NOT EXISTS (SELECT FROM audit_log l
+			WHERE l.action IN ('dag.promote', 'dag.deploy') AND l.object = format('%s v%s', v.dag_name, v.number)
+			  AND l.at >= r.at)`), "seed %d", seed)
+
 	w.settle()
 	require.Empty(t, w.texts(`SELECT format('%s of %s is %s: %s', t.id, j.name, t.status, t.error_message) FROM tasks t
 		JOIN jobs j ON j.id = t.job_id

@@ -61,16 +61,6 @@ func unreadable(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	return jobs, err
 }
 
-// RequireReadableJob refuses what lets a caller find out what a job makes who may not look into it.
-func (r *Registry) RequireReadableJob(ctx context.Context, tx pgx.Tx, caller authz.Caller, job *Job) error {
-	readable, err := r.ReadableJobs(ctx, tx, caller, []*Job{job})
-	if err != nil || readable[job.ID] {
-		return err
-	}
-	return fault.New(fault.Forbidden, "job %s makes or reads what %s may not read", job.Name, caller.Actor).
-		WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
-}
-
 // RequireReadableVersion is RequireReadable for a version by its number. One that does not exist is refused later.
 func (r *Registry) RequireReadableVersion(ctx context.Context, caller authz.Caller, dagName string, number int) error {
 	if caller.ReadsAll() {

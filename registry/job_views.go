@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -110,10 +111,17 @@ func (r *Registry) jobViews(
 	views := make([]JobView, len(ids))
 	for i, id := range ids {
 		if views[i] = jobView(jobs[id], known); hidden[id] {
-			views[i].Description = "" // it may say what the job reads
+			views[i] = views[i].outline()
 		}
 	}
 	return views, nil
+}
+
+// outline returns the view without what may say what the job reads and makes.
+func (v JobView) outline() JobView {
+	v.Description = ""
+	v.Outputs = slices.DeleteFunc(v.Outputs, func(out OutputView) bool { return out.Dataset == "" })
+	return v
 }
 
 func jobView(j *Job, known map[uuid.UUID]producer) JobView {

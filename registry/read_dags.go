@@ -390,17 +390,18 @@ const shownVersions = `(
 	SELECT d.id, d.org_id, d.dag_name, d.number, d.yaml_hash, d.source_hash, d.status, d.created_by, d.source_ref,
 	       d.created_at, d.building_at, d.ready_at, d.activated_at, x.error, d.forward_only, d.forward_from, d.consents,
 	       d.authority,
-	       d.shrunk_at
+	       d.shrunk_at, d.activate, d.held_because
 	FROM dag_versions d LEFT JOIN dag_version_texts x ON x.id = d.id) AS v`
 
 const VersionColumns = `id, dag_name, number, yaml_hash, source_hash, status, created_by, coalesce(source_ref, ''),
 	created_at, building_at, ready_at, activated_at, coalesce(error, ''), forward_only, coalesce(forward_from, ''), consents, shrunk_at,
-	coalesce(authority, '{}')`
+	coalesce(authority, '{}'),
+	CASE WHEN status IN ('Building', 'Ready') AND NOT activate THEN coalesce(held_because, '') ELSE '' END`
 
 func ScanVersion(row pgx.Row) (Version, error) {
 	var v Version
 	err := row.Scan(&v.ID, &v.DAG, &v.Number, &v.Hash, &v.SourceHash, &v.Status, &v.CreatedBy, &v.SourceRef,
 		&v.CreatedAt, &v.BuildingAt, &v.ReadyAt, &v.ActivatedAt, &v.Error, &v.ForwardOnly, &v.ForwardFrom,
-		&v.Consents, &v.ShrunkAt, &v.Authority)
+		&v.Consents, &v.ShrunkAt, &v.Authority, &v.HeldBecause)
 	return v, err
 }

@@ -44,6 +44,7 @@ type Version struct {
 	ReadyAt     *time.Time      `json:"ready_at,omitempty"`
 	ActivatedAt *time.Time      `json:"activated_at,omitempty"`
 	Error       string          `json:"error,omitempty"`
+	HeldBecause string          `json:"held_because,omitempty" doc:"Why it waits for a promotion although its deploy did not ask for that: the DAG was rolled back while it was built"`
 	ForwardOnly bool            `json:"forward_only,omitempty" doc:"What it rebuilt keeps the partitions served before"`
 	ForwardFrom string          `json:"forward_from,omitempty" doc:"First partition computed anew; absent: only later ones"`
 	Consents    []Consent       `json:"consents,omitempty" enum:"cancel-tasks,allow-removals" doc:"What its deploy agreed to, by the flags of the command"`

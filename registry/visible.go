@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -102,6 +101,15 @@ func HiddenJob(caller authz.Caller, args *[]any) string {
 				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
 }
 
+// NoneHidden returns the condition under which the caller may look into all jobs of an array of their ids.
+func NoneHidden(caller authz.Caller, org, ids string, args *[]any) string {
+	if caller.ReadsAll() {
+		return "true"
+	}
+	return fmt.Sprintf("NOT EXISTS (SELECT FROM jobs j WHERE j.org_id = %s AND j.id = ANY (%s) AND (%s))", org, ids,
+		HiddenJob(caller, args))
+}
+
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.
 func (r *Registry) ReadableJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	jobs []*Job) (map[uuid.UUID]bool, error) {
@@ -162,17 +170,49 @@ func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Call
 	return hidden, err
 }
 
-// dagOf returns the DAG that makes a dataset of a name or id, empty if there is none.
-func (r *Registry) dagOf(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
+// HiddenNames returns those of some jobs of DAGs, as DAG/JOB, that the caller may not look into: in the version that
+// serves or in one on its way or, of a job that none of these has, in the last that had it.
+func HiddenNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags, jobs []string) (map[string]bool, error) {
+	hidden := map[string]bool{}
+	if caller.ReadsAll() || len(jobs) == 0 {
+		return hidden, nil
+	}
+
+	args := []any{caller.OrgID, dags, jobs}
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT j.dag_name || '/' || j.name FROM (
+			SELECT j.id, j.dag_name, j.name, j.dag_version_id, rank() OVER (PARTITION BY j.dag_name, j.name
+				ORDER BY CASE WHEN v.status IN ('Active', 'Building', 'Ready') THEN NULL ELSE v.number END DESC) AS age
+			FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id
+			WHERE j.org_id = $1 AND (j.dag_name, j.name) IN (SELECT * FROM unnest($2::text[], $3::text[]))) AS j
+		WHERE j.age = 1 AND (`+HiddenJob(caller, &args)+`)`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("hidden names of jobs: %w", err)
+	}
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&name}, func() error { hidden[name] = true; return nil })
+	return hidden, err
+}
+
+// RequireShown refuses to act on a job that the caller may not look into, as on one that does not exist.
+func RequireShown(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) error {
+	hidden, err := HiddenNames(ctx, tx, caller, []string{dagName}, []string{job})
+	if err == nil && len(hidden) > 0 {
+		return fault.New(fault.NotFound, "there is no job %s/%s that %s may look into", dagName, job, caller.Actor).
+			WithHint("ask an admin of the org %s for the org roles that may read what it reads and makes",
+				caller.OrgSlug)
+	}
+	return err
+}
+
+// dagOf returns the DAG that makes a dataset of a name or id, for routes that act on datasets; see authz.Finder.
+func (r *Registry) dagOf(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT producer_dag_name FROM datasets WHERE org_id = $1 AND (name = $2 OR id = $3)`,
-			caller.OrgID, name, idOf(name)).Scan(&dag)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
+		d, err := r.FindDataset(ctx, tx, caller, values[0])
+		dag = d.DAG
 		return err
 	})
-	return dag, fault.Wrap(err, "find the DAG of dataset "+name)
+	return dag, err
 }
 
 // HiddenVersions returns those of some versions that read or make what the caller may not read. Their documents and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -156,6 +157,11 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 			return err
 		}
 
+		hidden, err := hiddenJobs(ctx, tx, caller, timers)
+		if err != nil {
+			return err
+		}
+		timers = slices.DeleteFunc(timers, func(t Timer) bool { return hidden[t.DAG+"/"+t.Job] })
 		ids, instants := make([]uuid.UUID, len(timers)), make([]time.Time, len(timers))
 		zones := map[string]int{}
 		for i, timer := range timers {
@@ -209,12 +215,26 @@ func (t *Timers) DeleteGroup(ctx context.Context, caller authz.Caller, group str
 		return 0, fault.New(fault.Invalid, "`group` is missing").WithHint("name the group whose timers to delete")
 	}
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `DELETE FROM scheduled_events WHERE org_id = $1 AND group_key = $2`, caller.OrgID,
-			group)
+		timers, err := collect(ctx, tx, `SELECT `+columns+` FROM scheduled_events
+			WHERE org_id = $1 AND group_key = $2 ORDER BY id FOR UPDATE`, caller.OrgID, group)
+		if err != nil {
+			return err
+		}
+		hidden, err := hiddenJobs(ctx, tx, caller, timers)
 		if err != nil {
 			return err
 		}
 
+		var ids []uuid.UUID
+		for _, timer := range timers {
+			if !hidden[timer.DAG+"/"+timer.Job] {
+				ids = append(ids, timer.ID)
+			}
+		}
+		tag, err := tx.Exec(ctx, `DELETE FROM scheduled_events WHERE org_id = $1 AND id = ANY($2)`, caller.OrgID, ids)
+		if err != nil {
+			return err
+		}
 		deleted = int(tag.RowsAffected())
 		return authz.Audit(ctx, tx, caller, "timer.delete", "timers of group "+group,
 			authz.Change{Before: map[string]any{"timers": deleted}})

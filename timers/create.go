@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // Timers come from people, one or a batch at a time, and from tasks. All of a request are made, or none.
@@ -108,6 +109,9 @@ func (t *Timers) Create(
 	}
 
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := requireShown(ctx, tx, caller, planned); err != nil {
+			return err
+		}
 		if err := t.checkJobs(ctx, tx, caller.OrgID, planned); err != nil {
 			return err
 		}
@@ -141,6 +145,20 @@ func plan(wanted []NewTimer, by string, now time.Time) ([]Timer, error) {
 		planned[i].CreatedBy = by
 	}
 	return planned, refuse(faults)
+}
+
+// requireShown refuses timers of jobs that the caller may not look into.
+func requireShown(ctx context.Context, tx pgx.Tx, caller authz.Caller, planned []Timer) error {
+	hidden, err := hiddenJobs(ctx, tx, caller, planned)
+	if err != nil || len(hidden) == 0 {
+		return err
+	}
+	for _, timer := range planned {
+		if err := registry.RequireShown(ctx, tx, caller, timer.DAG, timer.Job); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkJobs refuses timers of jobs that are no timer jobs, or whose payload their schema refuses.

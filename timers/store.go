@@ -86,7 +86,7 @@ func one(ctx context.Context, tx pgx.Tx, caller authz.Caller, where string, arg 
 	}
 	timer, err := pgx.CollectExactlyOneRow(rows, scanOwn)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return timer, fault.New(fault.NotFound, "there is no timer %v", arg).WithHint("`dagctl timers list` lists them")
+		return timer, noTimer(arg)
 	}
 	if err != nil {
 		return timer, err
@@ -124,8 +124,8 @@ func addTasks(ctx context.Context, tx pgx.Tx, timers []Timer) error {
 	return nil
 }
 
-// seenBy returns timers without the fields that the caller does not see. Groups, keys and types of a job that a reader
-// may not look into are often names of people.
+// seenBy returns timers without the fields that the caller does not see. Of a job that the caller may not look into,
+// there are only outlines.
 func seenBy(ctx context.Context, tx pgx.Tx, caller authz.Caller, timers []Timer) ([]Timer, error) {
 	var dags, jobs []string
 	for i, t := range timers {
@@ -136,10 +136,15 @@ func seenBy(ctx context.Context, tx pgx.Tx, caller authz.Caller, timers []Timer)
 		return timers, nil
 	}
 
+	hidden, err := hiddenJobs(ctx, tx, caller, timers)
+	if err != nil {
+		return nil, err
+	}
 	known, err := registry.OpenJobs(ctx, tx, caller, dags, jobs)
 	for i, t := range timers {
-		if !slices.Contains(known, t.DAG+"/"+t.Job) && !caller.May(authz.Inspect, authz.OnDAG(t.DAG)) {
-			timers[i].Group, timers[i].IdempotencyKey, timers[i].EventType, timers[i].CreatedBy = "", "", "", ""
+		open := slices.Contains(known, t.DAG+"/"+t.Job) || caller.May(authz.Inspect, authz.OnDAG(t.DAG))
+		if hidden[t.DAG+"/"+t.Job] || !open {
+			timers[i] = t.outline()
 		}
 	}
 	return timers, err
@@ -156,21 +161,54 @@ func (t Timer) seenBy(caller authz.Caller) Timer {
 	return t
 }
 
-// dagOf returns the DAG that a timer, named by its id, belongs to; empty if there is none.
-func (t *Timers) dagOf(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
-	id, err := uuid.Parse(name)
+// outline returns the timer without what is often the name of a person, or says what the job is told.
+func (t Timer) outline() Timer {
+	t.Group, t.IdempotencyKey, t.EventType, t.CreatedBy = "", "", "", ""
+	t.Payload, t.FailureReason = nil, ""
+	if t.Task != nil {
+		t.Task.Error = ""
+	}
+	return t
+}
+
+// dagOf returns the DAG that a timer, named by its id, belongs to, for routes that act on timers; see authz.Finder.
+func (t *Timers) dagOf(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
+	id, err := uuid.Parse(values[0])
 	if err != nil {
 		return "", nil // the handler says what is wrong with it
 	}
+
 	err = pg.InOrgTx(ctx, t.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT dag_name FROM scheduled_events WHERE org_id = $1 AND id = $2`, caller.OrgID, id).
-			Scan(&dag)
+		var job string
+		err := tx.QueryRow(ctx, `SELECT dag_name, job_name FROM scheduled_events WHERE org_id = $1 AND id = $2`,
+			caller.OrgID, id).Scan(&dag, &job)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+			return noTimer(id)
+		}
+		if err != nil {
+			return err
+		}
+		hidden, err := registry.HiddenNames(ctx, tx, caller, []string{dag}, []string{job})
+		if len(hidden) > 0 {
+			return noTimer(id)
 		}
 		return err
 	})
-	return dag, fault.Wrap(err, "find the DAG of timer "+name)
+	return dag, err
+}
+
+// noTimer is the error about a timer that does not exist, or whose job is hidden from whoever acts on it.
+func noTimer(id any) error {
+	return fault.New(fault.NotFound, "there is no timer %v", id).WithHint("`dagctl timers list` lists them")
+}
+
+// hiddenJobs returns, for each of some timers, whether its job is hidden from the caller.
+func hiddenJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, timers []Timer) (map[string]bool, error) {
+	var dags, jobs []string
+	for _, t := range timers {
+		dags, jobs = append(dags, t.DAG), append(jobs, t.Job)
+	}
+	return registry.HiddenNames(ctx, tx, caller, dags, jobs)
 }
 
 // Get returns one timer.

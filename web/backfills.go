@@ -37,7 +37,8 @@ func (s *Site) addBackfillPages(api routes) {
 	operates := authz.To(authz.Operate, authz.TheDAG)
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/backfills", s.backfills)
 	action(api, operates, "/dags/{dag}/backfill", "dags", s.askBackfill)
-	action(api, operates, "/dags/{dag}/backfills/{id}/cancel", "dags", s.askCancelBackfill)
+	action(api, authz.To(authz.Operate, authz.TheBackfills), "/dags/{dag}/backfills/{id}/cancel", "dags",
+		s.askCancelBackfill)
 }
 
 func (s *Site) backfills(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

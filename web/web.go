@@ -95,12 +95,12 @@ func (s *Site) AddRoutes(all *authz.API) {
 
 // addJobRoutes adds the pages of what runs: jobs, tasks, sources and timers.
 func (s *Site) addJobRoutes(api routes) {
-	onDAG, inBody := authz.To(authz.Operate, authz.TheDAG), authz.To(authz.Operate, authz.InBody)
+	onJob, inBody := authz.To(authz.Operate, authz.TheJobs), authz.To(authz.Operate, authz.InBody)
 
 	api.HandlePage(authz.Reader, "GET /dags/{dag}/jobs/{job}", s.job)
-	action(api, onDAG, "/dags/{dag}/jobs/{job}/run", "dags", s.askRun)
-	action(api, onDAG, "/dags/{dag}/jobs/{job}/pause", "dags", s.askPauseJob)
-	action(api, onDAG, "/dags/{dag}/jobs/{job}/resume", "dags", s.askResumeJob)
+	action(api, onJob, "/dags/{dag}/jobs/{job}/run", "dags", s.askRun)
+	action(api, onJob, "/dags/{dag}/jobs/{job}/pause", "dags", s.askPauseJob)
+	action(api, onJob, "/dags/{dag}/jobs/{job}/resume", "dags", s.askResumeJob)
 
 	for _, verb := range []string{control.VerbRetry, control.VerbCancel, control.VerbSkip} {
 		action(api, authz.To(authz.Operate, authz.TheTasks), "/tasks/{id}/"+verb, "tasks", s.askTask(verb))
@@ -111,7 +111,7 @@ func (s *Site) addJobRoutes(api routes) {
 
 	api.HandlePage(authz.Reader, "GET /sources", s.sources)
 	api.HandlePage(authz.Reader, "GET /sources/{dag}/{job}", s.source)
-	action(api, onDAG, "/sources/{dag}/{job}/read", "sources", s.askRead)
+	action(api, onJob, "/sources/{dag}/{job}/read", "sources", s.askRead)
 	api.HandlePage(authz.Reader, "GET /timers", s.timers)
 	api.HandlePage(inBody, "POST /timers", s.createTimer)
 	action(api, authz.To(authz.Operate, authz.TheTimers), "/timers/{id}/delete", "timers", s.askDeleteTimer)

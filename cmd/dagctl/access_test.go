@@ -108,6 +108,10 @@ func (w *world) session(t *testing.T, email, role string) string {
 // withPages gives the server the address at which people sign in.
 func withPages(cfg *server.Config) { cfg.BaseURL = "http://" + cfg.Listen }
 
+// hideable are the targets of which a caller may see none; TestNobodyActsOnWhatIsHidden tries each.
+var hideable = map[authz.Target]bool{authz.TheJobs: true, authz.TheTasks: true, authz.TheTimers: true,
+	authz.TheDatasets: true, authz.TheBackfills: true, authz.TheBulk: true}
+
 // TestAccessMatrix calls every route as every kind of caller.
 func TestAccessMatrix(t *testing.T) {
 	t.Parallel()
@@ -169,6 +173,9 @@ func TestAccessMatrix(t *testing.T) {
 				require.Equal(t, http.StatusUnauthorized, status, where)
 			case route.Rule.Target() == authz.InBody && as.MaySomewhere(route.Rule.Action()):
 				require.NotEqual(t, http.StatusUnauthorized, status, where) // the body's object decides
+			case caller == ofAnother && hideable[route.Rule.Target()] && as.MaySomewhere(route.Rule.Action()):
+				hidden := status == http.StatusNotFound
+				require.True(t, hidden || status == http.StatusForbidden, "%s: %s", where, body)
 			case !as.May(route.Rule.Action(), on):
 				require.Equal(t, http.StatusForbidden, status, where)
 			default:

@@ -62,7 +62,7 @@ func TestASourceIsReadAtOnce(t *testing.T) {
 
 	must(t, w.env(t, admin), "roles", "create", "weather")
 	must(t, w.env(t, admin), "datasets", "visibility", "readings/landing/0", "--role", "role:weather")
-	w.refuses(t, writer, read, url.Values{}, http.StatusForbidden, "makes or reads what token:writer may not read")
+	w.refuses(t, writer, read, url.Values{}, http.StatusNotFound, "there is no job")
 	require.Equal(t, cli.ExitFailed, dagctl(t, w.env(t, writer), "run", "readings/landing").code)
 	status, _ := w.send(t, foreign, http.MethodPost, "/v1/sources/readings/landing/read", "", nil)
 	require.Equal(t, http.StatusNotFound, status)

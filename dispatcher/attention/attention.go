@@ -175,7 +175,7 @@ func ofDAGs(dags []views.DAGStatus, made registry.Products) (list []Item) {
 		}
 		if v := d.Building; v != nil && v.Status == registry.Ready {
 			list = append(list, Item{Kind: BuildWaits, DAG: d.Name, Version: v.Number, Since: v.ReadyAt,
-				Text: cmp.Or(v.Error, "it is ready, and waits to be promoted"), Command: "dagctl promote " + d.Name})
+				Text: cmp.Or(v.Error, waits(v.HeldBecause)), Command: "dagctl promote " + d.Name})
 		} else if v != nil && v.Error != "" {
 			list = append(list, Item{Kind: BuildWaits, DAG: d.Name, Version: v.Number, Since: v.BuildingAt,
 				Text: v.Error, Command: "dagctl status " + d.Name})
@@ -190,6 +190,14 @@ func ofDAGs(dags []views.DAGStatus, made registry.Products) (list []Item) {
 		}
 	}
 	return list
+}
+
+// waits says that a version waits, and what holds it.
+func waits(because string) string {
+	if because == "" {
+		return "it is ready, and waits to be promoted"
+	}
+	return "it is ready, and waits to be promoted: " + because
 }
 
 func ofWithheld(dag, job, dataset string, count int64) Item {

@@ -78,7 +78,7 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 	}
 
 	err = pg.InOrgTx(ctx, k.d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if s.pauses, err = tasks.PausesOf(ctx, tx, caller.OrgID); err != nil {
+		if s.pauses, err = views.PausesOf(ctx, tx, caller); err != nil {
 			return err
 		}
 		s.made, err = k.d.Registry.ProductsOf(ctx, tx, caller)

@@ -90,6 +90,10 @@ func (bs *Builds) decide(
 	}
 	switch {
 	case failed != "":
+		if ended, err := bs.endGone(ctx, jobs, now); err != nil || ended {
+			bs.wake.Send(wakeup.Build)
+			return false, err
+		}
 		return false, bs.failBuild(ctx, b, failed, now)
 	case ready:
 		return bs.cutover(ctx, b, jobs, p.seen, now)
@@ -246,6 +250,43 @@ func (bs *Builds) inheritNew(ctx context.Context, b registry.Build, now time.Tim
 
 // inheritBatch is how many partitions a build inherits before other builds have their turn.
 const inheritBatch = 200
+
+// endGone lists sources once more of whose units tasks failed for good, before the build fails for them: of many files
+// that are removed, each fails in its own time, also between the listing and the look of one turn. It reports whether
+// that ended tasks of units that are gone.
+func (bs *Builds) endGone(ctx context.Context, jobs []*registry.Job, now time.Time) (ended bool, err error) {
+	failed := func(job *registry.Job) (n int, err error) {
+		err = bs.pool.QueryRow(ctx, `
+			SELECT count(*) FROM waiting w JOIN tasks t ON t.id = w.task_id
+			WHERE w.origin_job_id = $1 AND w.reason = 'dead' AND starts_with(t.dedupe_key, '`+tasks.UnitPrefix+`')`,
+			job.Origin).Scan(&n)
+		return n, fault.Wrap(err, "units that failed for good")
+	}
+
+	for _, job := range jobs {
+		op, ok := bs.sources.Enumerator(job)
+		if job.Def.Source == nil || !job.Def.Source.OnDeploy || !ok {
+			continue
+		}
+		before, err := failed(job)
+		if err != nil {
+			return false, err
+		}
+		if before == 0 {
+			continue
+		}
+
+		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
+			return false, nil // the build fails for what it knows
+		}
+		after, err := failed(job)
+		if err != nil {
+			return false, err
+		}
+		ended = ended || after < before
+	}
+	return ended, nil
+}
 
 // readSources enumerates every source of the build once since it began, and returns those that it did not read. If one
 // cannot be read yet, cause says why. A source is listed again after a task of one of its units failed for good: what

@@ -77,8 +77,8 @@ func (bs *Builds) cutoverTx(
 			return false, false, err
 		}
 	}
-	if !b.Activate {
-		return false, false, nil
+	if b.Activate, err = deploy.ServesByItself(ctx, tx, b); err != nil || !b.Activate {
+		return false, false, err // perhaps somebody rolled back since the build was listed
 	}
 
 	reason := deploy.ByDeploy

@@ -1,6 +1,7 @@
 package builds_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,4 +38,38 @@ publish: { rows: { from: { job: rows } } }
 	require.Equal(t, registry.Active, status, reason)
 	require.Equal(t, []string{"a Completed", "b Canceled superseded"}, w.Tasks("rows"))
 	require.Equal(t, map[string]int64{"a": 1}, w.Published("rows"))
+}
+
+// Of many files that are removed while the first build is on its way, each task fails in its own time: the source is
+// listed again until none is left.
+func TestManyFilesRemovedDuringTheFirstBuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	for n := range 12 {
+		w.Drop(fmt.Sprintf("rows/%02d.csv", n), "n\n1\n")
+	}
+	version := w.Deploy(`name: landing
+jobs:
+  - name: rows
+    operator: file_source
+    source: { kind: poll, every: 1h }
+    partition_by: key
+    max_attempts: 1
+    config: { path: rows, pattern: "{key}.csv", format: csv }
+publish: { rows: { from: { job: rows } } }
+`).Version.ID
+	w.Advance()
+	for n := range 10 {
+		require.NoError(t, os.Remove(filepath.Join(w.Landing, "rows", fmt.Sprintf("%02d.csv", n))))
+	}
+
+	// The loops run as they do in a server: builds look while tasks fail.
+	stop := w.Start(w.D)
+	defer stop()
+	w.Eventually("it serves", func() bool {
+		status, reason := w.Status(version)
+		require.NotEqual(t, registry.Failed, status, reason)
+		return status == registry.Active
+	})
+	require.Equal(t, map[string]int64{"10": 1, "11": 1}, w.Published("rows"))
 }

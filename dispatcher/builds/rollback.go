@@ -37,7 +37,7 @@ func (r RollbackRequest) consents() []registry.Consent {
 
 // Rollback cuts over to a version that served before: the one before the active one, or the one that the request names.
 // Nothing is computed before the swap; afterwards the old generations catch up with what arrived since they were
-// replaced.
+// replaced. What is being built meanwhile does not undo it, but waits.
 func (bs *Builds) Rollback(
 	ctx context.Context, caller authz.Caller, dagName string, req RollbackRequest,
 ) (registry.Version, error) {
@@ -61,6 +61,10 @@ func (bs *Builds) Rollback(
 			return err
 		}
 		if err := registry.TakeAuthority(ctx, tx, caller, b.ID); err != nil {
+			return err
+		}
+
+		if err := deploy.HoldBuilds(ctx, tx, b, caller.Actor); err != nil {
 			return err
 		}
 

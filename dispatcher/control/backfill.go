@@ -74,10 +74,11 @@ func (ctl *Control) StartBackfill(
 
 	var job *registry.Job
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if job, err = ctl.registry.ActiveJob(ctx, tx, caller.OrgID, dagName, req.Job); err != nil {
+		if err := registry.RequireShown(ctx, tx, caller, dagName, req.Job); err != nil {
 			return err
 		}
-		return ctl.registry.RequireReadableJob(ctx, tx, caller, job)
+		job, err = ctl.registry.ActiveJob(ctx, tx, caller.OrgID, dagName, req.Job)
+		return err
 	})
 
 	var wanted []wantedPartition
@@ -337,7 +338,14 @@ func (ctl *Control) Backfill(
 		}
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Backfill])
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fault.New(fault.NotFound, "%s has no backfill %s", dagName, id)
+			return noBackfill(dagName, id)
+		}
+		if err != nil {
+			return err
+		}
+		hidden, err := registry.HiddenNames(ctx, tx, caller, []string{dagName}, []string{b.Job})
+		if len(hidden) > 0 {
+			return noBackfill(dagName, id)
 		}
 		return err
 	})
@@ -358,13 +366,47 @@ func (ctl *Control) Backfills(
 		if err != nil {
 			return err
 		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Backfill])
+		if found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Backfill]); err != nil {
+			return err
+		}
+		found, err = outlined(ctx, tx, caller, found)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list backfills of %s: %w", dagName, err)
 	}
 	return found, nil
+}
+
+// outlined returns backfills of which those of hidden jobs tell only that they are, as tasks of hidden jobs do.
+func outlined(ctx context.Context, tx pgx.Tx, caller authz.Caller, all []Backfill) ([]Backfill, error) {
+	var dags, jobs []string
+	for _, b := range all {
+		dags, jobs = append(dags, b.DAG), append(jobs, b.Job)
+	}
+	hidden, err := registry.HiddenNames(ctx, tx, caller, dags, jobs)
+	for i, b := range all {
+		if hidden[b.DAG+"/"+b.Job] {
+			all[i] = Backfill{ID: b.ID, DAG: b.DAG, Job: b.Job, Existing: b.Existing, Propagate: b.Propagate,
+				Status: b.Status, CreatedAt: b.CreatedAt, EndedAt: b.EndedAt}
+		}
+	}
+	return all, err
+}
+
+// noBackfill is the error about a backfill that does not exist, or whose job is hidden from the caller.
+func noBackfill(dagName string, id uuid.UUID) error {
+	return fault.New(fault.NotFound, "%s has no backfill %s", dagName, id)
+}
+
+// DAGOfBackfill returns the DAG of a backfill, named by both, for routes that act on backfills; see authz.Finder.
+func (ctl *Control) DAGOfBackfill(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
+	id, err := uuid.Parse(values[1])
+	if err != nil {
+		return values[0], nil // the handler says what is wrong with it
+	}
+	b, err := ctl.Backfill(ctx, caller, values[0], id)
+	return b.DAG, err
 }
 
 // CancelBackfill stops making tasks for a backfill; its open tasks still run.

@@ -65,7 +65,7 @@ func (ctl *Control) StartBulk(
 		if err != nil {
 			return err
 		}
-		if b.Matched = int64(len(tasks)); req.DryRun {
+		if b.Matched = int64(len(tasks.ids)); req.DryRun {
 			return nil
 		}
 		b.ID, b.Status, b.CreatedBy, b.CreatedAt = uuid.Must(uuid.NewV7()), statusRunning, caller.Actor, now
@@ -115,7 +115,7 @@ func (req BulkRequest) check(verb string) error {
 
 // insertBulk stores a bulk action with its tasks. It may begin at once: it counts as last paced a second ago.
 func insertBulk(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, b BulkAction, req BulkRequest, tasks []uuid.UUID,
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, b BulkAction, req BulkRequest, tasks choice,
 ) error {
 	var rate *float64
 	if req.Rate > 0 {
@@ -123,15 +123,15 @@ func insertBulk(
 	}
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO bulk_actions (
-			id, org_id, verb, filter, dag_name, reason, rate, matched, paced_at, created_by, created_at)
-		VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11)`,
+			id, org_id, verb, filter, dag_name, reason, rate, matched, paced_at, created_by, created_at, job_ids)
+		VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''), $7, $8, $9, $10, $11, $12)`,
 		b.ID, caller.OrgID, b.Verb, req.Filter, req.reaches(), req.Reason, rate, b.Matched,
-		b.CreatedAt.Add(-time.Second), b.CreatedBy, b.CreatedAt); err != nil {
+		b.CreatedAt.Add(-time.Second), b.CreatedBy, b.CreatedAt, append([]uuid.UUID{}, tasks.origins...)); err != nil {
 		return err
 	}
 
 	if _, err := tx.Exec(ctx, `INSERT INTO bulk_action_tasks (bulk_action_id, org_id, task_id)
-		SELECT $1, $2, id FROM unnest($3::uuid[]) AS t(id)`, b.ID, caller.OrgID, tasks); err != nil {
+		SELECT $1, $2, id FROM unnest($3::uuid[]) AS t(id)`, b.ID, caller.OrgID, tasks.ids); err != nil {
 		return err
 	}
 	detail := map[string]any{"request": req, "tasks": b.Matched}
@@ -144,57 +144,97 @@ const bulkInline = time.Second
 // bulkTasks selects the tasks that a verb is applied to.
 func (ctl *Control) bulkTasks(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, verb string, req BulkRequest,
-) ([]uuid.UUID, error) {
+) (choice, error) {
 	where, args, err := ctl.views.Selected(ctx, tx, caller, req.Filter)
 	if err != nil {
-		return nil, err
+		return choice{}, err
 	}
 
 	condition := applicable[verb]
 	if verb == VerbRetry && tasks.Status(req.Filter.Status) == tasks.Canceled {
 		condition = canceledByHand
 	}
-	list, err := chosen(ctx, tx, verb, where+` AND `+condition, args...)
+	list, err := ctl.chosen(ctx, tx, caller, verb, where+` AND `+condition, args...)
 	if err != nil || !req.Downstream {
 		return list, err
 	}
 
-	below, err := ctl.deadBelow(ctx, tx, list)
+	below, err := ctl.deadBelow(ctx, tx, list.ids)
 	if err != nil || len(below) == 0 {
 		return list, err
 	}
-	below, err = chosen(ctx, tx, verb, `t.org_id = $1 AND t.id = ANY($2)`, caller.OrgID, below)
-	return tasks.SortedIDs(append(list, below...)), err
+	more, err := ctl.chosen(ctx, tx, caller, verb, `t.org_id = $1 AND t.id = ANY($2)`, caller.OrgID, below)
+	return choice{tasks.SortedIDs(append(list.ids, more.ids...)),
+		tasks.SortedIDs(append(list.origins, more.origins...))}, err
 }
 
-// chosen lists the tasks t that meet a condition; for a retry, only those whose origins versions run.
-func chosen(ctx context.Context, tx pgx.Tx, verb, where string, args ...any) ([]uuid.UUID, error) {
+// choice is the tasks that a verb is applied to, and their origins.
+type choice struct{ ids, origins []uuid.UUID }
+
+// chosen returns the tasks t that meet a condition and are not of hidden jobs; for a retry, only those whose origins
+// versions run.
+func (ctl *Control) chosen(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, verb, where string, args ...any,
+) (c choice, err error) {
 	rows, err := tx.Query(ctx, `SELECT t.id, t.job_id FROM tasks t WHERE `+where, args...)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ ID, Origin uuid.UUID }])
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 
-	var list, origins []uuid.UUID
+	var origins []uuid.UUID
 	for _, t := range found {
-		list, origins = append(list, t.ID), append(origins, t.Origin)
+		origins = append(origins, t.Origin)
 	}
-	if verb != VerbRetry {
-		return tasks.SortedIDs(list), nil
+	origins = tasks.SortedIDs(origins)
+	hidden, err := ctl.registry.HiddenAmong(ctx, tx, caller, origins)
+	if err != nil {
+		return c, err
 	}
-
-	inWork, err := registry.OriginsInWork(ctx, tx, tasks.SortedIDs(origins))
-	list = nil
-	for _, t := range found {
-		if inWork[t.Origin] {
-			list = append(list, t.ID)
+	var inWork map[uuid.UUID]bool
+	if verb == VerbRetry {
+		if inWork, err = registry.OriginsInWork(ctx, tx, origins); err != nil {
+			return c, err
 		}
 	}
-	return tasks.SortedIDs(list), err
+
+	for _, t := range found {
+		if !hidden[t.Origin] && (verb != VerbRetry || inWork[t.Origin]) {
+			c.ids, c.origins = append(c.ids, t.ID), append(c.origins, t.Origin)
+		}
+	}
+	return choice{tasks.SortedIDs(c.ids), tasks.SortedIDs(c.origins)}, nil
 }
+
+// mayAct returns the condition, on bulk actions b, under which one exists for the caller, who may act on all its tasks.
+func mayAct(caller authz.Caller, args *[]any) string {
+	return caller.MayOnDAGs(authz.Operate, "b.dag_name", args) + " AND " +
+		registry.NoneHidden(caller, "b.org_id", "b.job_ids", args)
+}
+
+// DAGOfBulk returns the DAG of the tasks of a bulk action, for routes on those; see authz.Finder.
+func (ctl *Control) DAGOfBulk(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
+	id, err := uuid.Parse(values[0])
+	if err != nil {
+		return "", nil // the handler says what is wrong with it
+	}
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		args := []any{caller.OrgID, id}
+		err := tx.QueryRow(ctx, `SELECT b.dag_name FROM bulk_actions b WHERE b.org_id = $1 AND b.id = $2 AND `+
+			mayAct(caller, &args), args...).Scan(&dag)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return noBulk(id)
+		}
+		return err
+	})
+	return dag, err
+}
+
+// noBulk is the error about a bulk action that does not exist for the caller.
+func noBulk(id uuid.UUID) error { return fault.New(fault.NotFound, "there is no bulk action %s", id) }
 
 const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched, done, refused, status,
 	created_by, created_at, ended_at`
@@ -203,14 +243,14 @@ const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched,
 func (ctl *Control) Bulk(ctx context.Context, caller authz.Caller, id uuid.UUID) (b BulkAction, err error) {
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		args := []any{caller.OrgID, id}
-		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions WHERE org_id = $1 AND id = $2 AND `+
-			caller.MayOnDAGs(authz.Operate, "dag_name", &args), args...)
+		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions b WHERE org_id = $1 AND id = $2 AND `+
+			mayAct(caller, &args), args...)
 		if err != nil {
 			return err
 		}
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[BulkAction])
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fault.New(fault.NotFound, "there is no bulk action %s", id)
+			return noBulk(id)
 		}
 		return err
 	})
@@ -223,8 +263,8 @@ func (ctl *Control) Bulks(
 ) (found []BulkAction, err error) {
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		args := []any{caller.OrgID, before == uuid.Nil, before, limit}
-		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions
-			WHERE org_id = $1 AND ($2 OR id < $3) AND `+caller.MayOnDAGs(authz.Operate, "dag_name", &args)+`
+		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions b
+			WHERE org_id = $1 AND ($2 OR id < $3) AND `+mayAct(caller, &args)+`
 			ORDER BY id DESC LIMIT $4`, args...)
 		if err != nil {
 			return err
@@ -241,9 +281,8 @@ func (ctl *Control) CancelBulk(
 ) (BulkAction, error) {
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		args := []any{caller.OrgID, id, now}
-		tag, err := tx.Exec(ctx, `UPDATE bulk_actions SET status = 'Canceled', ended_at = $3
-			WHERE org_id = $1 AND id = $2 AND status = 'Running' AND `+
-			caller.MayOnDAGs(authz.Operate, "dag_name", &args), args...)
+		tag, err := tx.Exec(ctx, `UPDATE bulk_actions b SET status = 'Canceled', ended_at = $3
+			WHERE org_id = $1 AND id = $2 AND status = 'Running' AND `+mayAct(caller, &args), args...)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -208,10 +209,10 @@ func (ctl *Control) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now 
 	return err
 }
 
-// Pauses lists what is paused in the caller's org.
+// Pauses lists what is paused in the caller's org, as it sees that.
 func (ctl *Control) Pauses(ctx context.Context, caller authz.Caller) (found []tasks.Pause, err error) {
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		found, err = tasks.PausesOf(ctx, tx, caller.OrgID)
+		found, err = views.PausesOf(ctx, tx, caller)
 		return err
 	})
 	return found, err

@@ -183,7 +183,7 @@ func TestPausesAreOfTheirRoles(t *testing.T) {
 		rules[r.Method+" "+r.Path] = r.Rule
 	}
 	require.Equal(t, authz.To(authz.Operate, authz.TheDAG), rules["POST /v1/dags/{dag}/pause"])
-	require.Equal(t, authz.To(authz.Operate, authz.TheDAG), rules["DELETE /v1/jobs/{dag}/{job}/pause"])
+	require.Equal(t, authz.To(authz.Operate, authz.TheJobs), rules["DELETE /v1/jobs/{dag}/{job}/pause"])
 	require.Equal(t, authz.Admin, rules["POST /v1/org/pause"])
 	require.Equal(t, authz.Admin, rules["DELETE /v1/org/pause"])
 }

@@ -34,7 +34,7 @@ func (a *API) addBackfillRoutes(api *authz.API) {
 		Summary: "Get a backfill with its progress",
 	}, a.handleBackfill)
 
-	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheBackfills), huma.Operation{
 		OperationID: "cancel-backfill", Method: http.MethodPost,
 		Path: "/v1/dags/{dag}/backfills/{id}/cancel", Tags: []string{"upkeep"},
 		Summary: "Stop a backfill from creating tasks",

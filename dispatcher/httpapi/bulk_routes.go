@@ -49,7 +49,7 @@ func (a *API) addBulkRoutes(api *authz.API) {
 		Summary: "List the bulk actions on tasks, the newest first",
 	}, a.handleBulks)
 
-	authz.Handle(api, authz.To(authz.Operate, authz.InBody), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheBulk), huma.Operation{
 		OperationID: "get-bulk-action", Method: http.MethodGet, Path: "/v1/bulk-actions/{id}", Tags: []string{"tasks"},
 		Summary: "Get a bulk action with its progress",
 	}, func(ctx context.Context, caller authz.Caller, in *bulkInput) (*bulkOutput, error) {
@@ -57,7 +57,7 @@ func (a *API) addBulkRoutes(api *authz.API) {
 		return &bulkOutput{b}, err
 	})
 
-	authz.Handle(api, authz.To(authz.Operate, authz.InBody), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheBulk), huma.Operation{
 		OperationID: "cancel-bulk-action", Method: http.MethodPost,
 		Path: "/v1/bulk-actions/{id}/cancel", Tags: []string{"tasks"},
 		Summary: "Stop a bulk action before its next tasks",

@@ -70,14 +70,14 @@ func (a *API) addPauseRoutes(api *authz.API) {
 		return nil, a.control.Resume(ctx, caller, in.DAG, "", clock.Now())
 	})
 
-	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheJobs), huma.Operation{
 		OperationID: "pause-job", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
 		Summary: "Pause a job: let none of its tasks begin; a source does not fire",
 	}, func(ctx context.Context, caller authz.Caller, in *pauseJobInput) (*pauseOutput, error) {
 		return pause(ctx, caller, in.DAG, in.Job, in.Body)
 	})
 
-	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheJobs), huma.Operation{
 		OperationID: "resume-job", Method: http.MethodDelete,
 		Path: "/v1/jobs/{dag}/{job}/pause", Tags: []string{"dags"},
 		Summary: "End the pause of a job",

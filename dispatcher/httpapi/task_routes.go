@@ -34,6 +34,9 @@ type readingOutput struct{ Body sources.Reading }
 // AddRoutes adds the dispatcher's operations to an API.
 func (a *API) AddRoutes(api *authz.API) {
 	api.FindBy(authz.TheTasks, a.views.DAGOfTask)
+	api.FindBy(authz.TheJobs, a.views.DAGOfJob)
+	api.FindBy(authz.TheBackfills, a.control.DAGOfBackfill)
+	api.FindBy(authz.TheBulk, a.control.DAGOfBulk)
 	a.addUsageRoutes(api)
 
 	authz.Handle(api, authz.Reader, huma.Operation{
@@ -62,7 +65,7 @@ func (a *API) AddRoutes(api *authz.API) {
 		return &attentionOutput{found}, err
 	})
 
-	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheJobs), huma.Operation{
 		OperationID: "enqueue-tasks", Method: http.MethodPost, Path: "/v1/jobs/{dag}/{job}/tasks",
 		Tags:    []string{"tasks"},
 		Summary: "Create a task of a manual job, or a batch of them",
@@ -109,7 +112,7 @@ func (a *API) AddRoutes(api *authz.API) {
 		return &sourceOutput{s}, err
 	})
 
-	authz.Handle(api, authz.To(authz.Operate, authz.TheDAG), huma.Operation{
+	authz.Handle(api, authz.To(authz.Operate, authz.TheJobs), huma.Operation{
 		OperationID: "read-source", Method: http.MethodPost, Path: "/v1/sources/{dag}/{job}/read",
 		Tags:    []string{"dags"},
 		Summary: "Read a source now that is otherwise read at times",

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -66,4 +67,27 @@ func blockedOf(dag registry.DAG, byVersion map[uuid.UUID][]BlockedJob) []Blocked
 		return nil
 	}
 	return byVersion[dag.Active.ID]
+}
+
+// PausesOf lists the pauses of the caller's org, in the order of tasks.PausesOf. What people say about a pause is for
+// those who may look into what is paused.
+func PausesOf(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]tasks.Pause, error) {
+	pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+	if err != nil {
+		return nil, err
+	}
+
+	var dags, jobs []string
+	for _, p := range pauses {
+		if p.Job != "" {
+			dags, jobs = append(dags, p.DAG), append(jobs, p.Job)
+		}
+	}
+	hidden, err := registry.HiddenNames(ctx, tx, caller, dags, jobs)
+	for i, p := range pauses {
+		if hidden[p.What()] {
+			pauses[i].Reason = ""
+		}
+	}
+	return pauses, err
 }

@@ -100,7 +100,7 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 		if err != nil {
 			return err
 		}
-		pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+		pauses, err := PausesOf(ctx, tx, caller)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 			return err
 		}
 
-		pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+		pauses, err := PausesOf(ctx, tx, caller)
 		if err != nil {
 			return err
 		}

@@ -131,7 +131,7 @@ func (vs *Views) addStanding(
 	if err != nil {
 		return err
 	}
-	pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+	pauses, err := PausesOf(ctx, tx, caller)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (vs *Views) Source(ctx context.Context, caller authz.Caller, dagName, name 
 
 // addSchedule adds the pause of a source and, where the caller may read its definition, when and what it reads.
 func (vs *Views) addSchedule(ctx context.Context, tx pgx.Tx, caller authz.Caller, s *SourceDetail) error {
-	pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
+	pauses, err := PausesOf(ctx, tx, caller)
 	if err != nil {
 		return err
 	}

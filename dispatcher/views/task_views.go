@@ -255,21 +255,45 @@ func (t Task) redacted() Task {
 	return t
 }
 
-// DAGOfTask returns the DAG that a task, named by its id, belongs to; empty if there is none.
-func (vs *Views) DAGOfTask(ctx context.Context, caller authz.Caller, name string) (dag string, err error) {
-	id, err := uuid.Parse(name)
+// DAGOfTask returns the DAG that a task, named by its id, belongs to, for routes that act on tasks; see authz.Finder.
+func (vs *Views) DAGOfTask(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
+	id, err := uuid.Parse(values[0])
 	if err != nil {
 		return "", nil // the handler says what is wrong with it
 	}
+
 	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT split_part(job_address(job_id), '/', 1) FROM tasks WHERE org_id = $1 AND id = $2`,
-			caller.OrgID, id).Scan(&dag)
+		var origin uuid.UUID
+		err := tx.QueryRow(ctx, `SELECT split_part(job_address(job_id), '/', 1), job_id FROM tasks
+			WHERE org_id = $1 AND id = $2`, caller.OrgID, id).Scan(&dag, &origin)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+			return noTask(id)
+		}
+		if err != nil {
+			return err
+		}
+		hidden, err := vs.registry.HiddenAmong(ctx, tx, caller, []uuid.UUID{origin})
+		if err == nil && hidden[origin] {
+			return noTask(id)
 		}
 		return err
 	})
-	return dag, fault.Wrap(err, "find the DAG of task "+name)
+	return dag, err
+}
+
+// noTask is the error about a task that does not exist, or that is hidden from whoever acts on it.
+func noTask(id uuid.UUID) error {
+	return fault.New(fault.NotFound, "there is no task %s", id).WithHint("`dagctl tasks list` shows those there are")
+}
+
+// DAGOfJob returns the DAG of a job, named by both, for routes that act on jobs and sources; see authz.Finder. What is
+// wrong with a job that no version has is the handler's to say.
+func (vs *Views) DAGOfJob(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
+	dag, name := values[0], values[1]
+	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return registry.RequireShown(ctx, tx, caller, dag, name)
+	})
+	return dag, err
 }
 
 // Task returns one task with its attempts and its last 100 events, the newest first.
@@ -374,8 +398,7 @@ func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, i
 		WHERE t.org_id = $1 AND t.id = $2`, caller.OrgID, id).
 		Scan(append(t.columns(), &t.Payload, &t.InputVersions, &t.Outputs, &t.Result)...)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Task{}, false, fault.New(fault.NotFound, "there is no task %s", id).
-			WithHint("`dagctl tasks list` shows those there are")
+		return Task{}, false, noTask(id)
 	}
 	if err != nil {
 		return Task{}, false, err

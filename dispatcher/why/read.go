@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -55,10 +56,10 @@ func (e *explainer) step(job uuid.UUID, key string) bool {
 // inspects reports whether the caller may see what only those see who work on a DAG, such as errors that quote rows.
 func (e *explainer) inspects(dag string) bool { return e.caller.May(authz.Inspect, authz.OnDAG(dag)) }
 
-// pauses returns the pauses of the org.
+// pauses returns the pauses of the org, as the caller sees them.
 func (e *explainer) pauses(ctx context.Context) ([]tasks.Pause, error) {
 	if e.paused == nil {
-		found, err := tasks.PausesOf(ctx, e.tx, e.caller.OrgID)
+		found, err := views.PausesOf(ctx, e.tx, e.caller)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +116,7 @@ func (e *explainer) about(ctx context.Context, job *registry.Job, r Reason) (Rea
 
 	r.Hidden = true
 	r.Job, r.Dataset, r.Partition, r.Input, r.Task, r.Limit, r.Error = "", "", "", "", nil, "", ""
-	if r.Code != WhyPaused { // everybody may see what people say about a pause, as in status
+	if r.Code != WhyPaused { // it says no more than status does, see views.PausesOf
 		r.Detail = ""
 	}
 	return r, nil

@@ -56,7 +56,7 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 	}
 	i := slices.IndexFunc(builds, func(b registry.Build) bool { return b.ID == v.ID })
 	if i < 0 {
-		return Reason{Code: whyPromotion, Version: v.Number}, nil
+		return Reason{Code: whyPromotion, Version: v.Number, Detail: v.HeldBecause}, nil
 	}
 
 	b, r := builds[i], Reason{Code: whyGate, Version: v.Number}
@@ -66,7 +66,7 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 	}
 	if r.Because = gateReasons(g.Progress, g.openTasks); len(r.Because) == 0 {
 		if r.Code = whyCuttingOver; !b.Activate {
-			r.Code = whyPromotion
+			r.Code, r.Detail = whyPromotion, v.HeldBecause
 		}
 		r.Error = v.Error
 		return r, nil

@@ -379,7 +379,9 @@ var buildWordings = map[Code]wording{
 	whyGateOpen:   {"", func(r Reason) string { return "still to be done: " + plural.Of(r.Count, "task") }},
 	whyGateStale:  {"", func(r Reason) string { return "still to be computed: " + plural.Of(r.Count, "partition") }},
 	whyGateHeld:   {"", func(r Reason) string { return "still to be checked: " + plural.Of(r.Count, "partition") }},
-	whyPromotion:  {"", func(r Reason) string { return r.version() + " is ready, and waits to be promoted" }},
+	whyPromotion: {"", func(r Reason) string {
+		return r.version() + " is ready, and waits to be promoted" + saying(r.Detail)
+	}},
 	whyCuttingOver: {"", func(r Reason) string {
 		return r.version() + " is ready, and about to serve" + saying(r.Error)
 	}},

@@ -253,13 +253,16 @@ func (d *deploy) introduce(ctx context.Context, tx pgx.Tx, live []planned, hash 
 // again answers a deploy of a version that is active or on its way.
 func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	live []planned) (registry.Deployment, error) {
-	if v.Status == registry.Ready && d.activate() {
+	if (v.Status == registry.Ready || v.HeldBecause != "") && d.activate() {
 		if err := registry.TakeAuthority(ctx, tx, d.caller, v.ID); err != nil {
 			return registry.Deployment{}, err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, building_at = `+waited("$3")+`
-			WHERE org_id = $1 AND id = $2 AND status = 'Ready'`,
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, held_because = NULL, building_at = `+waited("$3")+`
+			WHERE org_id = $1 AND id = $2 AND status IN ('Building', 'Ready')`,
 			d.caller.OrgID, v.ID, d.now); err != nil {
+			return registry.Deployment{}, err
+		}
+		if err := d.audit(ctx, tx, v.Number, map[string]any{"yaml_hash": v.Hash, "again": true}); err != nil {
 			return registry.Deployment{}, err
 		}
 	} else if _, err := registry.RelieveAuthority(ctx, tx, d.caller, v.ID); err != nil {
@@ -292,7 +295,7 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	}
 
 	tag, err := tx.Exec(ctx, `
-		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, activate = $4, passes = $5,
+		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, held_because = NULL, activate = $4, passes = $5,
 			base_version_id = (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = dag_versions.dag_name)
 		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
 		d.caller.OrgID, v.ID, d.now, d.activate(), d.passes())

@@ -24,6 +24,16 @@ func InWork(ctx context.Context, tx pgx.Tx, b registry.Build) (is bool, err erro
 	return is, nil
 }
 
+// ServesByItself reports whether a build is cut over to once it is ready; the answer stays true while the caller holds
+// the DAG's lock.
+func ServesByItself(ctx context.Context, tx pgx.Tx, b registry.Build) (does bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT activate FROM dag_versions WHERE org_id = $1 AND id = $2`, b.OrgID, b.ID).Scan(&does)
+	if err != nil {
+		return false, fmt.Errorf("version %d of %s: %w", b.Number, b.DAG, err)
+	}
+	return does, nil
+}
+
 // Builds lists the versions that are to become active: those being built, and ready ones that do not wait for a
 // promotion.
 func Builds(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {

@@ -96,7 +96,7 @@ func Activate(
 ) (b registry.Build, err error) {
 	b = registry.Build{OrgID: org, DAG: dagName, Number: number, Activate: true}
 	err = tx.QueryRow(ctx, `
-		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'),
+		UPDATE dag_versions SET activate = activate OR status IN ('Building', 'Ready'), held_because = NULL,
 			building_at = `+waited("$5")+`,
 			consents = ARRAY(SELECT DISTINCT unnest(consents || $4::text[]))
 		WHERE org_id = $1 AND dag_name = $2 AND number = $3 RETURNING id, status, consents, created_by, coalesce(building_at, created_at)`,
@@ -118,6 +118,18 @@ func Activate(
 	}
 
 	return b, nil
+}
+
+// HoldBuilds keeps the versions of a DAG that are on their way from serving by themselves, because somebody rolled back
+// meanwhile: they are built, and wait for a promotion or another deploy.
+func HoldBuilds(ctx context.Context, tx pgx.Tx, b registry.Build, actor string) error {
+	_, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = false, held_because = $3
+		WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready') AND activate`, b.OrgID, b.DAG,
+		fmt.Sprintf("%s rolled back to version %d while it was being built", actor, b.Number))
+	if err != nil {
+		return fmt.Errorf("hold what is built of %s: %w", b.DAG, err)
+	}
+	return nil
 }
 
 // AbandonBuild abandons the version that is being built, or is ready and waits, and returns its id and number.

@@ -314,6 +314,9 @@ func waitForVersion(ctx context.Context, c *cli.CLI, api *cli.Client, v registry
 		switch {
 		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
 			return v, nil
+		case v.HeldBecause != "" && activate:
+			return v, fault.New(fault.Conflict, "%s v%d waits to be promoted: %s", v.DAG, v.Number, v.HeldBecause).
+				WithHint("`dagctl promote %s %d` lets it serve once it is ready", v.DAG, v.Number)
 		case v.Status == registry.Superseded:
 			return v, fault.New(fault.Conflict, "%s v%d was replaced by a later version", v.DAG, v.Number)
 		case v.Status == registry.Failed, v.Status == registry.Abandoned:

@@ -187,6 +187,10 @@ func showDAG(ctx context.Context, c *cli.CLI, api *cli.Client, name string) erro
 		if d.Building != nil && d.Building.Error != "" {
 			fmt.Fprintf(w, "%s v%d: %s\n", style.Busy("Waiting"), d.Building.Number, cli.OneLine(d.Building.Error, 200))
 		}
+		if d.Building != nil && d.Building.HeldBecause != "" {
+			fmt.Fprintf(w, "%s v%d is to be promoted: %s\n", style.Busy("Waiting"), d.Building.Number,
+				d.Building.HeldBecause)
+		}
 		if d.Paused != nil {
 			fmt.Fprintf(w, "%s %s by %s%s\n", style.Busy("Paused"), cli.Ago(&d.Paused.At, now), d.Paused.Actor,
 				because(d.Paused.Reason))

@@ -14,8 +14,9 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
-// rolledBack returns the version of a DAG file from which somebody rolled back since the file was saved, nil if nobody
-// did. To deploy it would undo that, although the file has not changed: a session that starts anew finds it as it was.
+// rolledBack returns the version of a DAG file from which somebody rolled back since the file was saved, or that was
+// being built then, nil if nobody did. To deploy it would undo that, although the file has not changed: a session that
+// starts anew finds it as it was.
 func (s *session) rolledBack(
 	ctx context.Context, d *dagfile.File, name string, request registry.DeployRequest,
 ) (*registry.Version, error) {
@@ -28,13 +29,13 @@ func (s *session) rolledBack(
 		return nil, err
 	}
 	plan, err := dags.RequestPlan(ctx, s.api, name, request)
-	if err != nil || plan.Version != from.number || plan.Status == "" {
+	if err != nil || plan.Status == "" {
 		return nil, err
 	}
 
-	v, err := s.version(ctx, registry.Version{DAG: name, Number: from.number})
-	if err != nil {
-		return nil, err
+	v, err := s.version(ctx, registry.Version{DAG: name, Number: plan.Version})
+	if err != nil || v.Number != from.number && v.HeldBecause == "" {
+		return nil, err // it is none that the rollback is about
 	}
 	fmt.Fprintf(s.Out, "%s v%d was rolled back: dev deploys the file again once it changes; "+
 		"`dagctl deploy %s` does at once\n", name, v.Number, s.options.dir)

@@ -198,7 +198,7 @@ func reads(d, producer *dagfile.File) bool {
 
 // inProgress reports whether a version is still being built or about to be cut over to.
 func inProgress(v registry.Version) bool {
-	return v.Status == registry.Building || v.Status == registry.Ready
+	return v.HeldBecause == "" && (v.Status == registry.Building || v.Status == registry.Ready)
 }
 
 func (s *session) version(ctx context.Context, v registry.Version) (registry.Version, error) {
@@ -265,10 +265,10 @@ func (s *session) reportVersions(ctx context.Context) error {
 
 	for _, d := range dags {
 		for _, v := range []*registry.Version{d.Failed, d.Building, d.Active} {
-			if v == nil || s.versions[v.ID.String()] == string(v.Status) {
+			if v == nil || s.versions[v.ID.String()] == string(v.Status)+v.HeldBecause {
 				continue
 			}
-			s.versions[v.ID.String()] = string(v.Status)
+			s.versions[v.ID.String()] = string(v.Status) + v.HeldBecause
 			if first && !s.concerns(*v) {
 				continue
 			}
@@ -276,6 +276,9 @@ func (s *session) reportVersions(ctx context.Context) error {
 			fmt.Fprintf(s.Out, "%s v%d is %s", v.DAG, v.Number, s.Style(s.Out).Status(string(v.Status)))
 			if v.Error != "" {
 				fmt.Fprintf(s.Out, ": %s", cli.OneLine(v.Error, 1000))
+			}
+			if v.HeldBecause != "" {
+				fmt.Fprintf(s.Out, ", and waits: %s; `dagctl promote %s` lets it serve", v.HeldBecause, v.DAG)
 			}
 			fmt.Fprintln(s.Out)
 		}
