@@ -322,11 +322,26 @@ type Publication struct {
 	Position Position `json:"-"`
 }
 
-// Notification sends the named kinds of problem to a webhook.
+// Notification sends the named kinds of problem to a receiver.
 type Notification struct {
-	On            []string `json:"on"` // dead, late, failed_deploy, failed_check
-	WebhookSecret string   `json:"webhook_secret"`
+	On     []string `json:"on"`             // dead, late, failed_deploy, failed_check
+	Secret string   `json:"webhook_secret"` // its address; the field's name is from when there were only webhooks
+	Format string   `json:"format,omitempty"`
+	To     []string `json:"to,omitempty"`   // of an e-mail
+	From   string   `json:"from,omitempty"` // of an e-mail
 }
+
+// The formats of notifications, as DAG files name them. In a Notification, webhook is an empty text.
+const (
+	NotifyWebhook   = "webhook"
+	NotifySlack     = "slack"
+	NotifyTeams     = "teams"
+	NotifyPagerDuty = "pagerduty"
+	NotifyEmail     = "email"
+)
+
+// NotifyFormats lists them.
+var NotifyFormats = []string{NotifyWebhook, NotifySlack, NotifyTeams, NotifyPagerDuty, NotifyEmail}
 
 // Position is a place in a file. Line and Column count from 1.
 type Position struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/mail"
 	"regexp"
 	"strconv"
 	"strings"
@@ -332,10 +333,30 @@ var publishShape = objectShape{what: "a published dataset", fields: []field{
 	{name: "takes_over", of: nameShape, doc: "The DAG that published the name before."},
 }}
 
-var notifyShape = objectShape{what: "a notification", fields: []field{
+var notifyShape = objectShape{what: "a notification", oneOf: NotifyFormats, fields: []field{
 	{name: "on", of: listOf(oneOf("dead", "late", "failed_deploy", "failed_check"), 1, 4), required: true},
-	{name: "webhook", of: secretReference, doc: "The secret that holds the URL.", required: true},
+	{name: "webhook", of: secretReference, doc: "A signed JSON body. The secret holds the URL."},
+	{name: "slack", of: secretReference, doc: "A Slack message. The secret holds the URL of an incoming webhook."},
+	{name: "teams", of: secretReference,
+		doc: "A card in Microsoft Teams. The secret holds the URL of a Workflows webhook."},
+	{name: "pagerduty", of: secretReference,
+		doc: "A PagerDuty incident. The secret holds the integration key of an Events API v2 integration."},
+	{name: "email", of: objectShape{what: "an e-mail", fields: []field{
+		{name: "secret", of: secretName, doc: "The secret that holds smtp://USER:PASSWORD@HOST:PORT.", required: true},
+		{name: "to", of: listOf(mailAddress, 1, 50), doc: "Who gets it.", required: true},
+		{name: "from", of: mailAddress, doc: "The sender. Default: the user that the secret names."},
+	}}, doc: "An e-mail."},
 }}
+
+var mailAddress = textShape{longest: 254, valid: validMailAddress}
+
+// validMailAddress accepts a bare address: NAME@HOST.
+func validMailAddress(text string) error {
+	if a, err := mail.ParseAddress(text); err != nil || a.Address != text {
+		return errors.New("an address is NAME@HOST, such as ops@example.com")
+	}
+	return nil
+}
 
 var durationPattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$`)
 

@@ -120,10 +120,17 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 
 	d.publications(doc, root.get("publish"))
 	for _, v := range root.get("notify").items() {
-		doc.Notify = append(doc.Notify, Notification{
-			On:            v.get("on").texts(),
-			WebhookSecret: v.get("webhook").get("secret").text(),
-		})
+		n := Notification{On: v.get("on").texts()}
+		for _, format := range NotifyFormats {
+			if to := v.get(format); to.node != nil {
+				n.Format, n.Secret = format, to.get("secret").text()
+				n.To, n.From = to.get("to").texts(), to.get("from").text()
+			}
+		}
+		if n.Format == NotifyWebhook {
+			n.Format = "" // as documents of before are kept and hashed
+		}
+		doc.Notify = append(doc.Notify, n)
 	}
 	doc.Files = d.files.read
 	return doc

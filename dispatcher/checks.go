@@ -184,7 +184,8 @@ func (d *Dispatcher) settle(
 	if err := registry.RecordChecks(ctx, tx, t.Job.OrgID, check.ref, check.Revision, t.TaskID, results); err != nil {
 		return "", nil, err
 	}
-	if err := notices.ChecksFailed(ctx, tx, t.Job, t.TaskID, results, now); err != nil {
+	if err := notices.ChecksFailed(ctx, tx, t.Job, t.TaskID, registry.CheckedRevision{Version: check.ref.Version,
+		Key: check.ref.Key, Revision: check.Revision}, results, now); err != nil {
 		return "", nil, err
 	}
 

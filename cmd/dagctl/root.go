@@ -81,7 +81,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 	add("deploy", dags.PlanCommand(c), dags.DeployCommand(c), dags.PromoteCommand(c), dags.RollbackCommand(c),
 		dags.AbandonCommand(c), dags.HistoryCommand(c), dags.DiffCommand(c), dags.UDFCommand(c),
 		tasks.RunCommand(c), tasks.EventsCommand(c), tasks.TimersCommand(c))
-	add("look", dags.StatusCommand(c), dags.AttentionCommand(c), dags.CostsCommand(c),
+	add("look", dags.StatusCommand(c), dags.AttentionCommand(c), dags.NotifyCommand(c), dags.CostsCommand(c),
 		dags.SourcesCommand(c), tasks.WhyCommand(c),
 		tasks.WhyNotCommand(c),
 		tasks.Command(c), datasets.Command(c), datasets.QueryCommand(c),

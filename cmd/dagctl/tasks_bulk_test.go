@@ -44,8 +44,8 @@ func TestBulkVerbsOnTheCommandLine(t *testing.T) {
 	groups := decode[[]views.ErrorGroup](t, env, "tasks", "list", "--dead", "--group-by", "error")
 	require.Len(t, groups, 1)
 	require.Equal(t, int64(3), groups[0].Count)
-	require.Contains(t, groups[0].Error, "mailbox N is full")
-	require.Contains(t, must(t, env, "tasks", "list", "--dead", "--group-by", "error"), "mailbox N is full")
+	require.Regexp(t, `mailbox \d+ is full`, groups[0].Error)
+	require.Regexp(t, `mailbox \d+ is full`, must(t, env, "tasks", "list", "--dead", "--group-by", "error"))
 	require.Contains(t, dagctl(t, env, "tasks", "list", "--group-by", "age").err, "grouped by error")
 
 	require.Equal(t, "3 tasks to retry.\n", must(t, env, "tasks", "retry", "--error-group", groups[0].Group,
@@ -113,7 +113,7 @@ func TestDeadLettersPage(t *testing.T) {
 	w := newWorld(t)
 	w.deadMails(t, 2)
 	page := w.page(t, writer, "/dead")
-	require.Contains(t, text(page), "mailbox N is full")
+	require.Regexp(t, `mailbox \d+ is full`, text(page))
 	require.Empty(t, all(w.page(t, reader, "/dead"), "table"), "a reader may not read what a job without datasets says")
 	group := ""
 	for _, a := range withClass(page, "a", "button") {

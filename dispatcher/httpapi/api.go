@@ -7,6 +7,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
@@ -26,6 +27,7 @@ type Config struct {
 	Why        *why.Explainer
 	Desk       *attention.Desk
 	Usage      *usage.Usage
+	Notices    *notices.Notices
 }
 
 // API handles the requests for the operations.
@@ -40,6 +42,7 @@ type API struct {
 	why        *why.Explainer
 	desk       *attention.Desk
 	usage      *usage.Usage
+	notices    *notices.Notices
 }
 
 // New returns an API.
@@ -47,5 +50,6 @@ func New(c Config) *API {
 	return &API{
 		dispatcher: c.Dispatcher, pressure: c.Dispatcher.Pressure, sources: c.Sources, builds: c.Builds,
 		views: c.Views, control: c.Control, upkeep: c.Upkeep, why: c.Why, desk: c.Desk, usage: c.Usage,
+		notices: c.Notices,
 	}
 }

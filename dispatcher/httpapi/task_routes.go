@@ -139,6 +139,7 @@ func (a *API) AddRoutes(api *authz.API) {
 	a.addBulkRoutes(api)
 	a.addWorkerRoutes(api)
 	a.addPauseRoutes(api)
+	a.addNotifyRoutes(api)
 	a.addHookRoutes(api)
 	a.addWhyRoutes(api)
 	a.addGridRoute(api)

@@ -1,93 +1,145 @@
 package notices
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
-	"github.com/dagctl/dagctl/authz"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
-	"github.com/dagctl/dagctl/internal/webhook"
+	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 const (
 	tryTimeout = 10 * time.Second // bounds one try, unless the config says otherwise
 	lease      = time.Minute      // longer than a try
+	lookEvery  = time.Second      // for notices that are due
 )
 
-// Send delivers a batch of notices; see tasks.Deliver.
-func (n *Notices) Send(ctx context.Context, now time.Time) (more bool, err error) {
-	more, err = n.tasks.Deliver(ctx, tasks.Delivery{Kind: "notify", Lease: lease}, now, n.post)
-	return more, fault.Wrap(err, "deliver notices")
+// Run delivers notices until ctx ends. No receiver waits for another one.
+func (n *Notices) Run(ctx context.Context) error {
+	defer n.under.Wait()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		if err := n.start(ctx, clock.Now()); err != nil && ctx.Err() == nil {
+			n.log.Error("notices could not be sent, will try again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
-// post sends a notice. Its errors are stored and logged, so they do not name the receiver: the URL is a secret.
-func (n *Notices) post(ctx context.Context, row tasks.OutboxRow) error {
-	var p notifyPayload
-	if err := json.Unmarshal(row.Payload, &p); err != nil {
-		return fmt.Errorf("payload of notice: %w", err)
-	}
+// Send delivers the next notice of each receiver, and waits for that.
+func (n *Notices) Send(ctx context.Context, now time.Time) error {
+	err := n.start(ctx, now)
+	n.under.Wait()
+	return err
+}
 
-	values, err := n.vault.Reveal(ctx, row.OrgID, authz.SecretUser{Name: p.Notice.Data.DAG}, []string{p.Secret})
+// start begins to deliver the next notice of each receiver.
+func (n *Notices) start(ctx context.Context, now time.Time) error {
+	taken, err := n.take(ctx, now)
 	if err != nil {
-		return err
-	}
-	target, key, err := webhook.Target(p.Secret, values[p.Secret].Reveal())
-	if err != nil {
-		return err
-	}
-	if _, err := values[p.Secret].For(target); err != nil {
 		return err
 	}
 
-	req, err := request(ctx, p, target, key)
-	if err != nil {
-		return err
-	}
-	resp, err := n.client.Do(req)
-	if err != nil {
-		var named *url.Error // contains the URL
-		if errors.As(err, &named) {
-			err = named.Err
+	for _, d := range taken {
+		if !n.under.begin(d.OrgID, d.receiver) {
+			continue // its lease ends
 		}
-		return fmt.Errorf("webhook of secret %s: %w", p.Secret, err)
-	}
-	defer resp.Body.Close()
-
-	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // so that the connection can be used again
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return fault.New(fault.Unavailable, "webhook of secret %s answered %d", p.Secret, resp.StatusCode)
+		n.under.Go(func() {
+			defer n.under.end(d.OrgID, d.receiver)
+			if err := n.deliver(ctx, d, now); err != nil && ctx.Err() == nil {
+				n.log.Error("notice was not delivered", "org", d.OrgID, "error", err)
+			}
+		})
 	}
 	return nil
 }
 
-// request returns the signed request that delivers a notice.
-func request(ctx context.Context, p notifyPayload, target *url.URL, key string) (*http.Request, error) {
-	body, err := json.Marshal(p.Notice)
-	if err != nil {
-		return nil, err
+// deliver tries once to send a notice with all others of its topic, and removes or postpones it. No transaction is open
+// while a receiver takes its time.
+func (n *Notices) deliver(ctx context.Context, d due, now time.Time) error {
+	var p payload
+	if err := json.Unmarshal(d.Payload, &p); err != nil {
+		return n.tasks.Postpone(ctx, []tasks.OutboxRow{d.OutboxRow}, fmt.Errorf("payload of notice: %w", err), now)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "secret %s is not a URL to send to", p.Secret)
+	if p.Receiver.Secret == "" {
+		p.Receiver.Secret = p.Secret // of a server of the build before
+	}
+	send, err := n.join(ctx, d, &p, now)
+	if err != nil || !send {
+		return err
+	}
+	if err := n.explain(ctx, d, &p); err != nil {
+		return err
 	}
 
-	stamp := strconv.FormatInt(clock.Now().Unix(), 10)
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "User-Agent": "dagctl", "Idempotency-Key": p.Notice.ID,
-		"webhook-id": p.Notice.ID, "webhook-timestamp": stamp,
-		"webhook-signature": webhook.Sign(key, p.Notice.ID, stamp, body),
-	} {
-		req.Header.Set(name, value)
+	_, err = n.post(ctx, d.OrgID, p)
+	if ctx.Err() != nil {
+		return ctx.Err() // it is not the receiver's fault
 	}
-	return req, nil
+	if err != nil {
+		return n.tasks.Postpone(ctx, []tasks.OutboxRow{d.OutboxRow}, err, now)
+	}
+	if err := n.told(ctx, d, p, now); err != nil {
+		return err
+	}
+	return n.tasks.Delivered(ctx, d.OutboxRow)
+}
+
+// explain adds the error of what a notice tells of, unless not everybody in the org may read what may be in it, and the
+// page that says more. Neither is stored with the notice.
+func (n *Notices) explain(ctx context.Context, d due, p *payload) error {
+	data := &p.Notice.Data
+	data.Link = n.link(p.Notice)
+	if p.Notice.Type != noticeDead && p.Notice.Type != noticeFailedDeploy {
+		return nil
+	}
+
+	err := pg.InTx(ctx, n.pool, func(ctx context.Context, tx pgx.Tx) error {
+		restricted, err := registry.Restricted(ctx, tx, d.OrgID, data.DAG, data.Job)
+		if err != nil || restricted {
+			return err
+		}
+		if p.Notice.Type == noticeFailedDeploy {
+			data.Error, err = registry.FailureOf(ctx, tx, d.OrgID, data.DAG, data.Version)
+			return err
+		}
+		err = tx.QueryRow(ctx, `SELECT coalesce(error_message, '') FROM tasks WHERE org_id = $1 AND id = $2`,
+			d.OrgID, data.TaskID).Scan(&data.Error)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("explain notice %s: %w", p.Notice.ID, err)
+	}
+	data.Error = shortened(data.Error)
+	return nil
+}
+
+const longestError = 2000 // characters
+
+func shortened(text string) string {
+	if runes := []rune(text); len(runes) > longestError {
+		return string(runes[:longestError-1]) + "…"
+	}
+	return text
+}
+
+// errUnknownFormat is that of a notice of a server of a later build.
+func errUnknownFormat(format string) error {
+	return fault.New(fault.Invalid, "this server knows no notices of the format %s", format)
 }

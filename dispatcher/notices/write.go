@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,12 +21,15 @@ const (
 	noticeLate         = "late"
 	noticeFailedDeploy = "failed_deploy"
 	noticeFailedCheck  = "failed_check"
+
+	noticeOver = "over" // what was told of is over
+	noticeTest = "test" // somebody tries whether notices arrive
 )
 
 // Notice is the body of a request to a webhook.
 type Notice struct {
 	ID   string     `json:"id"`        // the same at each try; also sent as webhook-id and Idempotency-Key
-	Type string     `json:"type"`      // dead, late, failed_deploy or failed_check
+	Type string     `json:"type"`      // dead, late, failed_deploy, failed_check, over or test
 	At   time.Time  `json:"timestamp"` // when it happened
 	Data NoticeData `json:"data"`
 }
@@ -38,6 +42,11 @@ type NoticeData struct {
 	TaskID    *uuid.UUID    `json:"task_id,omitempty"`
 	Attempt   int           `json:"attempt,omitempty"`
 	Reason    string        `json:"reason,omitempty"`    // of a dead task: error, timeout or lease_expired
+	Count     int64         `json:"count,omitempty"`     // of dead tasks or failed checks, where they are several
+	Tasks     []uuid.UUID   `json:"tasks,omitempty"`     // the first of them
+	Error     string        `json:"error,omitempty"`     // of the task, or of the version
+	Link      string        `json:"link,omitempty"`      // the page that says more
+	Over      string        `json:"over,omitempty"`      // the kind of what is over
 	Version   int           `json:"version,omitempty"`   // of a failed deploy
 	Dataset   string        `json:"dataset,omitempty"`   // of what is late
 	Partition string        `json:"partition,omitempty"` // of what is late, if the dataset is partitioned in time
@@ -53,30 +62,62 @@ type NoticeCheck struct {
 	Failures int64  `json:"failures"` // rows
 }
 
-// notifyPayload is a notice on its way to one webhook.
-type notifyPayload struct {
-	Secret string `json:"secret"` // name of the secret that holds the URL, bound to the DAG
-	Notice Notice `json:"notice"`
+// payload is a notice on its way to one receiver.
+type payload struct {
+	registry.Receiver
+	Secret string                     `json:"secret"` // as servers of the build before name it, which know only webhooks
+	Topic  string                     `json:"topic,omitempty"`
+	Whom   string                     `json:"receiver,omitempty"` // the receiver's name
+	Origin *uuid.UUID                 `json:"origin,omitempty"`   // the job, by its origin
+	Checks []registry.CheckedRevision `json:"checked,omitempty"`  // those that failed
+	Count  int64                      `json:"count,omitempty"`    // how many troubles it tells of
+	Notice Notice                     `json:"notice"`
 }
 
-// write writes a notice for each webhook that a DAG names for it.
+// gather is how long a notice waits for others of its topic.
+const gather = 5 * time.Second
+
+// trouble is what a DAG is to tell of.
+type trouble struct {
+	kind   string
+	about  string // the job or dataset; empty: the DAG
+	origin *uuid.UUID
+	checks []registry.CheckedRevision
+	data   NoticeData
+}
+
+// write writes a notice for each receiver that a DAG names for it.
 func write(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, to registry.Listener, kind string, data NoticeData, now time.Time,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, to registry.Listener, t trouble, now time.Time,
 ) error {
-	data.Org, data.DAG = to.Org, to.DAG
-	for _, name := range to.Secrets {
-		notice := Notice{ID: "msg_" + uuid.Must(uuid.NewV7()).String(), Type: kind, At: now.UTC(), Data: data}
-		payload, err := json.Marshal(notifyPayload{Secret: name, Notice: notice})
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
-			VALUES ($1, 'notify', $2, $3, $3)`, org, payload, now); err != nil {
-			return fmt.Errorf("announce %s: %w", kind, err)
+	t.data.Org, t.data.DAG = to.Org, to.DAG
+	for _, r := range to.Receivers {
+		topic := strings.Join([]string{"dagctl", to.Org, to.DAG, t.kind, t.about}, "/")
+		p := payload{Receiver: r, Secret: r.Secret, Whom: r.Name(), Topic: topic + " " + r.Name(), Origin: t.origin,
+			Checks: t.checks, Count: 1, Notice: newNotice(t.kind, t.data, now)}
+		if err := put(ctx, tx, org, p, now, now.Add(gather)); err != nil {
+			return fmt.Errorf("announce %s: %w", t.kind, err)
 		}
 	}
 	return nil
+}
+
+func newNotice(kind string, data NoticeData, now time.Time) Notice {
+	return Notice{ID: newID(), Type: kind, At: now.UTC(), Data: data}
+}
+
+func newID() string { return "msg_" + uuid.Must(uuid.NewV7()).String() }
+
+// put writes a notice to the outbox, to be sent once it is due.
+func put(ctx context.Context, tx pgx.Tx, org uuid.UUID, p payload, now, due time.Time) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO outbox (org_id, kind, payload, available_at, created_at)
+		VALUES ($1, 'notify', $2, $3, $4)`, org, text, due, now)
+	return err
 }
 
 // TasksDied writes notices of those ended tasks that are dead: only a person can retry them.
@@ -101,7 +142,8 @@ func TasksDied(ctx context.Context, tx pgx.Tx, ended []tasks.Ended, now time.Tim
 			continue
 		}
 		data := NoticeData{Job: to.Job, TaskID: &t.ID, Attempt: t.Attempt, Reason: string(t.Ending.Reason)}
-		if err := write(ctx, tx, t.Org, to, noticeDead, data, now); err != nil {
+		dead := trouble{kind: noticeDead, about: to.Job, origin: &t.Origin, data: data}
+		if err := write(ctx, tx, t.Org, to, dead, now); err != nil {
 			return err
 		}
 	}
@@ -110,7 +152,8 @@ func TasksDied(ctx context.Context, tx pgx.Tx, ended []tasks.Ended, now time.Tim
 
 // ChecksFailed writes notices of the checks of a revision that did not pass.
 func ChecksFailed(
-	ctx context.Context, tx pgx.Tx, job *registry.Job, task uuid.UUID, results []registry.CheckResult, now time.Time,
+	ctx context.Context, tx pgx.Tx, job *registry.Job, task uuid.UUID, of registry.CheckedRevision,
+	results []registry.CheckResult, now time.Time,
 ) error {
 	var failed []NoticeCheck
 	for _, r := range results {
@@ -131,16 +174,17 @@ func ChecksFailed(
 	if !ok {
 		return nil
 	}
-	return write(ctx, tx, job.OrgID, to, noticeFailedCheck, NoticeData{Job: to.Job, TaskID: &task, Checks: failed}, now)
+	return write(ctx, tx, job.OrgID, to, trouble{kind: noticeFailedCheck, about: to.Job,
+		checks: []registry.CheckedRevision{of}, data: NoticeData{Job: to.Job, TaskID: &task, Checks: failed}}, now)
 }
 
-// DeployFailed writes notices of a version that failed, to the webhooks that this version names.
+// DeployFailed writes notices of a version that failed, to the receivers that this version names.
 func DeployFailed(ctx context.Context, tx pgx.Tx, b registry.Build, now time.Time) error {
 	to, err := registry.ListenerOfVersion(ctx, tx, b.OrgID, b.ID, noticeFailedDeploy)
 	if err != nil {
 		return err
 	}
-	return write(ctx, tx, b.OrgID, to, noticeFailedDeploy, NoticeData{Version: b.Number}, now)
+	return write(ctx, tx, b.OrgID, to, trouble{kind: noticeFailedDeploy, data: NoticeData{Version: b.Number}}, now)
 }
 
 // LateEvery is how often a process looks for late datasets.
@@ -177,7 +221,7 @@ func announceLate(ctx context.Context, tx pgx.Tx, org uuid.UUID, now time.Time) 
 			return err
 		}
 		data := NoticeData{Job: l.Job, Dataset: l.Dataset, Partition: l.Late.Partition, DueAt: &l.Late.DueAt}
-		if err := write(ctx, tx, org, to, noticeLate, data, now); err != nil {
+		if err := write(ctx, tx, org, to, trouble{kind: noticeLate, about: l.Dataset, data: data}, now); err != nil {
 			return err
 		}
 	}

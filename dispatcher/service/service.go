@@ -3,6 +3,7 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -39,6 +40,10 @@ type Config struct {
 	NoticeDialer *dial.Dialer
 	// NoticeTimeout bounds one try to reach one of them; default 10 s, less than 1 min.
 	NoticeTimeout time.Duration
+	// NoticeTLS says whom to trust of the receivers of notices; nil: whom the machine trusts.
+	NoticeTLS *tls.Config
+	// PagesURL is the address of the pages, for links in notices; empty: there are no links.
+	PagesURL string
 	// HookLimiter bounds the deliveries to each webhook source; nil sets no bound.
 	HookLimiter *rest.Limiter
 	// WorkerToken is a shell command that prints a token for workers; it may be empty.
@@ -77,7 +82,8 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s.Notices, err = notices.New(notices.Config{
-		Pool: d.Pool, Tasks: d.Tasks, Vault: d.Vault, Dialer: c.NoticeDialer, Timeout: c.NoticeTimeout,
+		Pool: d.Pool, Tasks: d.Tasks, Vault: d.Vault, Log: d.Log, Dialer: c.NoticeDialer, Timeout: c.NoticeTimeout,
+		BaseURL: c.PagesURL, TLS: c.NoticeTLS,
 	})
 	if err != nil {
 		return nil, err
@@ -109,6 +115,7 @@ func New(c Config) (*Service, error) {
 	s.API = httpapi.New(httpapi.Config{
 		Dispatcher: d, Sources: s.Sources, Builds: s.Builds, Views: s.Views,
 		Control: s.Control, Upkeep: s.Upkeep, Why: s.Why, Desk: s.Desk, Usage: s.Usage,
+		Notices: s.Notices,
 	})
 	return s, nil
 }
@@ -116,10 +123,11 @@ func New(c Config) (*Service, error) {
 // Run works until ctx ends, then hands back the leases of what this process was running.
 func (s *Service) Run(ctx context.Context) error {
 	loops := []dispatcher.Loop{
-		{Name: "notify", Body: s.Notices.Send},
+		{Name: "notify", Run: s.Notices.Run},
 		{Name: "openlineage", Body: s.Runs.Send},
 		{Name: "stream", Run: s.Stream.Run},
 		{Name: "late", Body: dispatcher.AtMostEach(notices.LateEvery, s.Notices.AnnounceLate)},
+		{Name: "over", Body: dispatcher.AtMostEach(notices.OverEvery, s.Notices.AnnounceOver)},
 	}
 	for _, part := range []interface{ Loops() []dispatcher.Loop }{
 		s.Sources, s.Builds, s.Control, s.Backends, s.Upkeep,

@@ -103,6 +103,11 @@ func (st *Store) deliver(ctx context.Context, row OutboxRow, send func(context.C
 	if err != nil {
 		return st.Postpone(ctx, []OutboxRow{row}, err, clock.Now())
 	}
+	return st.Delivered(ctx, row)
+}
+
+// Delivered removes a row that was sent.
+func (st *Store) Delivered(ctx context.Context, row OutboxRow) error {
 	if _, err := st.pool.Exec(ctx, `DELETE FROM outbox WHERE id = $1`, row.ID); err != nil {
 		return fmt.Errorf("remove a delivered outbox row: %w", err)
 	}

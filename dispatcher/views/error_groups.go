@@ -17,7 +17,7 @@ import (
 // ErrorGroup is a group of failed tasks whose errors differ only in ids, dates and numbers.
 type ErrorGroup struct {
 	Group     string    `json:"error_group" doc:"Its name, for filters"`
-	Error     string    `json:"error" doc:"What the errors have in common: ID, DATE and N stand for what differs"`
+	Error     string    `json:"error" doc:"The error of the newest of the tasks; those of the others differ from it in ids, dates and numbers"`
 	Count     int64     `json:"count"`
 	Jobs      []string  `json:"jobs" nullable:"false" doc:"DAG/JOB, at most ten"`
 	FirstSeen time.Time `json:"first_seen"`
@@ -71,7 +71,7 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d)
-			SELECT g.name, coalesce(error_pattern(t.error_message), ''), g.n,
+			SELECT g.name, coalesce(btrim(regexp_replace(left(t.error_message, 600), '\s+', ' ', 'g')), ''), g.n,
 			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
 			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example
 			FROM groups g JOIN tasks t ON t.id = g.example

@@ -33,7 +33,7 @@ func (d *deploy) checkSecrets(ctx context.Context, tx pgx.Tx) error {
 
 	for _, n := range d.doc.Notify {
 		owner := authz.SecretUser{Name: d.doc.Name}
-		uses = append(uses, authz.SecretUse{Name: n.WebhookSecret, By: owner, At: "notify"})
+		uses = append(uses, authz.SecretUse{Name: n.Secret, By: owner, At: "notify"})
 	}
 	return d.deployer.vault.CheckSecrets(ctx, tx, d.caller.OrgID, uses)
 }

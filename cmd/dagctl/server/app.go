@@ -240,7 +240,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 		Quotas:     a.quotas, OpenLineage: cfg.OpenLineage.receivers(),
 
 		Version: cli.Version(), Log: a.log, Tracer: tracer,
-	}, HookLimiter: hooks, NoticeDialer: a.dialer, Backends: cfg.RuntimeMap(), AWS: amazon,
+	}, HookLimiter: hooks, NoticeDialer: a.dialer, PagesURL: cfg.BaseURL, Backends: cfg.RuntimeMap(), AWS: amazon,
 		WorkerToken: cfg.WorkerToken})
 	if err != nil {
 		return err
