@@ -20,6 +20,10 @@ func (s *statements) Bind(jobs []names.Job) ([]names.Bound, error) {
 		return bound.Jobs, unseen(err)
 	}
 	if len(jobs) == 1 {
+		for _, query := range jobs[0].Queries {
+			var ends bool
+			_ = s.found.recall(&ends, []any{"ends", query}, func() error { ends = true; return nil })
+		}
 		return []names.Bound{{Outputs: make([][]dag.Column, max(len(jobs[0].Queries), len(jobs[0].Outputs)))}}, nil
 	}
 
