@@ -121,7 +121,8 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 	}
 	d.sound[v.node] = t
 	if op.Folders && d.cat.Folders != nil {
-		if err := d.cat.Folders(d.dag); err != nil {
+		path, _ := j.Config["path"].(string)
+		if err := d.cat.Folders(d.dag, path); err != nil {
 			_, place := t.find([]string{"path"})
 			d.node(place, CodeConfig, "%s", err)
 		}

@@ -9,7 +9,7 @@ import (
 // checks decodes a job's checks, and reports those that share a name.
 func (d *decoder) checks(list value, j *Job) {
 	names := map[string]bool{}
-	for _, v := range list.items() {
+	for i, v := range list.items() {
 		if len(j.Outputs) == 0 {
 			d.node(v.node, CodeConflict, "a check needs an output, and the job has none")
 			return
@@ -23,6 +23,7 @@ func (d *decoder) checks(list value, j *Job) {
 			d.node(v.node, CodeDuplicate, "there are two checks %q", c.Name).suggest("give one a `name`")
 		}
 		names[c.Name] = true
+		c.Index = i
 		j.Checks = append(j.Checks, c)
 	}
 }

@@ -22,6 +22,10 @@ type Document struct {
 	// an output are in the jobs too.
 	Files map[string][]byte `json:"-"`
 
+	// Columns are those of the outputs of jobs, by job and output index, as far as the file tells them; nil: it does
+	// not. The type of a column is empty where only its name is known.
+	Columns map[string][][]Column `json:"-"`
+
 	byName map[string]*Job // the elements of Jobs; nil for a document that Parse did not make
 }
 
@@ -280,11 +284,13 @@ type Check struct {
 	Within   time.Duration  `json:"within,omitempty"` // freshness
 	To       *CheckRelation `json:"to,omitempty"`     // relationships
 	SQL      string         `json:"sql,omitempty"`    // rows are failures; the output is the relation "output"
+
+	Index int `json:"-"` // among the checks of its job in the file
 }
 
 // Hash identifies what a check demands of a revision, whatever its name and its severity are.
 func (c Check) Hash() string {
-	c.Name, c.Severity, c.Output = "", "", 0
+	c.Name, c.Severity, c.Output = "", "", 0 // Index is no part of its JSON
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // all of it was decoded from a document
@@ -431,6 +437,10 @@ type OperatorSpec struct {
 	// An error says that nobody could look.
 	Shape func(job *Job, inputs [][]Column) (Shape, error)
 
+	// Queries returns the SELECT of each output, by its index, of a job whose outputs are the results of SELECTs over
+	// its inputs. If it is nil, jobs have none.
+	Queries func(job *Job) []Query
+
 	// Derive returns how a job's outputs are computed from the columns of its inputs. It takes the names of those
 	// columns in lower case; nil stands for columns that are not known. It returns false where it is not sure, and an
 	// error where nobody could look. If it is nil, jobs depend on the whole definitions of their inputs.
@@ -484,8 +494,10 @@ type Catalog struct {
 	Runtimes  []string // mapped runtime names; nil: not checked
 	// Statement returns what is wrong with the SQL of a check of a job; nil: not checked.
 	Statement func(job *Job, sql string) *ConfigError
-	// Folders returns an error if the jobs of a DAG may read no folder of the server; nil: not checked.
-	Folders func(dag string) error
+	// Names looks at the names that a document gives to columns; nil: not checked.
+	Names func(of Naming) (Named, error)
+	// Folders returns an error if the jobs of a DAG may not read a path of the server; nil: not checked.
+	Folders func(dag, path string) error
 	// ForOrg returns the catalog whose functions work for an org, apart from all others; nil: they do so anyway.
 	ForOrg func(c Catalog, org Org) Catalog
 }

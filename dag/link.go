@@ -9,8 +9,8 @@ import (
 )
 
 // link resolves the references between jobs and fills in what follows from them: output indices, strategies and
-// partitionings. nodes holds the jobs' nodes, in the order of doc.Jobs.
-func (d *decoder) link(doc *Document, nodes []value) {
+// partitionings. nodes holds the jobs' nodes, in the order of doc.Jobs. It reports whether there are no cycles.
+func (d *decoder) link(doc *Document, nodes []value) (acyclic bool) {
 	d.uniqueNames(doc, nodes)
 
 	var queues []string
@@ -30,7 +30,7 @@ func (d *decoder) link(doc *Document, nodes []value) {
 
 	order, acyclic := d.order(doc, edges)
 	if !acyclic {
-		return // partitionings follow from upstream jobs, so those of a cycle cannot be checked
+		return false // partitionings follow from upstream jobs, so those of a cycle cannot be checked
 	}
 	// Jobs whose partitioning is unknown, because it follows from a dataset whose partitioning is, or because of a
 	// problem that was reported already.
@@ -42,6 +42,7 @@ func (d *decoder) link(doc *Document, nodes []value) {
 		}
 	}
 	d.linkTargets(doc, nodes, unclear)
+	return true
 }
 
 // edge is an input that leads to a job of this DAG.

@@ -18,6 +18,8 @@ type File struct {
 	// Datasets holds the partitioning of datasets of other DAGs, by name. Without it, nothing is known of a dataset:
 	// jobs that inherit its partitioning are left without one, and mappings of it are not checked.
 	Datasets map[string]Partitioning
+	// Columns holds the columns of datasets of other DAGs, by name, as far as they are known.
+	Columns map[string][]Column
 }
 
 // Reads returns the names of the datasets of other DAGs that inputs in the file name, sorted. The file may have
@@ -55,6 +57,15 @@ func (f File) Reads() []string {
 // The document's Files hold every file that Parse read, so that parsing the same text again with InMemory(doc.Files),
 // as the server does, gives the same document.
 func Parse(file File, cat Catalog) (*Document, Problems) {
+	doc, problems := Look(file, cat)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return doc, nil
+}
+
+// Look is Parse for editors: it returns what can be read of a document that has problems, too; nil if it is no YAML.
+func Look(file File, cat Catalog) (*Document, Problems) {
 	r := newReport(file.Name, file.Text)
 	root := load(file.Text, r)
 	if root == nil {
@@ -68,14 +79,11 @@ func Parse(file File, cat Catalog) (*Document, Problems) {
 		schemas:  map[string]*jsonschema.Schema{},
 		defaults: value{root}.get("defaults"),
 		datasets: file.Datasets,
+		columns:  file.Columns,
 		sound:    map[*yaml.Node]*configTree{},
 	}
 
-	doc := d.document(value{root}, file.Vars)
-	if problems := r.sorted(); len(problems) > 0 {
-		return nil, problems
-	}
-	return doc, nil
+	return d.document(value{root}, file.Vars), r.sorted()
 }
 
 // decoder turns a tree into a Document. It goes on after a problem, to find the others.
@@ -86,6 +94,7 @@ type decoder struct {
 	schemas  map[string]*jsonschema.Schema // of operators' configs, compiled when first needed
 	defaults value
 	datasets map[string]Partitioning    // of other DAGs
+	columns  map[string][]Column        // of datasets of other DAGs
 	sound    map[*yaml.Node]*configTree // configs without a fault, by the node of their job
 	dag      string                     // the document's name
 	jobs     map[string]*Job            // of the document, by name; the first of those that share a name
@@ -116,9 +125,12 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 	}
 
 	doc.byName = d.jobs
-	d.link(doc, nodes)
+	acyclic := d.link(doc, nodes)
 
 	d.publications(doc, root.get("publish"))
+	if acyclic {
+		d.names(doc, nodes, root.get("publish"))
+	}
 	for _, v := range root.get("notify").items() {
 		n := Notification{On: v.get("on").texts()}
 		for _, format := range NotifyFormats {

@@ -48,6 +48,7 @@ type (
 type Form struct {
 	Hash  string
 	Reads []Mention // the relations that it reads and does not define itself
+	Names []string  // of its result's columns, as far as the text alone says them; nil: it does not
 }
 
 // Mention is a name in a statement.

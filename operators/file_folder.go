@@ -56,6 +56,25 @@ func openFolder(roots []string, c fileSourceConfig) (*folder, error) {
 		c.Path)
 }
 
+// InFolders returns an error if a path leads out of all folders, as far as its text says so: links are followed when it
+// is opened.
+func InFolders(roots []string, path string) error {
+	name := filepath.FromSlash(path)
+	for _, root := range roots {
+		relative := name
+		if filepath.IsAbs(name) {
+			var err error
+			if relative, err = filepath.Rel(root, name); err != nil {
+				continue
+			}
+		}
+		if filepath.IsLocal(relative) {
+			return nil
+		}
+	}
+	return escapes(path)
+}
+
 func escapes(name string) error {
 	return Permanent(fault.New(fault.Forbidden, "path %s lies outside the folders that the org's sources may read",
 		name).

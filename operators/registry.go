@@ -86,7 +86,7 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 		c.Operators[name] = op.Spec()
 	}
 	if sql, ok := r.operators["sql"].(*sqlOperator); ok {
-		c.Statement = sql.statements.check
+		c.Statement, c.Names = sql.statements.check, sql.statements.names
 	}
 	c.ForOrg = r.forOrg
 	return c

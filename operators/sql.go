@@ -50,6 +50,7 @@ func (o *sqlOperator) spec(s *statements) dag.OperatorSpec {
 		Canonical:    s.canonical,
 		CheckJob:     s.checkJob,
 		Shape:        s.shape,
+		Queries:      s.queries,
 	}
 	if o.options.ReuseByColumn {
 		spec.Derive = s.derive
@@ -148,8 +149,12 @@ func (o *sqlOperator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	own := o.spec(s)
 	spec := c.Operators[own.Name]
 	spec.Canonical, spec.CheckJob, spec.Shape, spec.Derive = own.Canonical, own.CheckJob, own.Shape, own.Derive
+	spec.Queries = own.Queries
 	c.Operators = maps.Clone(c.Operators)
 	c.Operators[own.Name], c.Statement = spec, s.check
+	if c.Names != nil {
+		c.Names = s.names
+	}
 	return c
 }
 

@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -22,7 +23,7 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 	for i, query := range queries {
 		// Of a partition without times, start and end are NULL, whose type only a run knows.
 		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
-		q.Bind[i] = complete && !timeless
+		q.Bind[i] = complete && !timeless && !s.ends(query)
 	}
 	for _, check := range job.Checks {
 		if check.SQL != "" {
@@ -58,6 +59,12 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 		}
 	}
 	return shape, nil
+}
+
+// ends reports whether binding a query has ended an engine: another one would only end as well.
+func (s *statements) ends(query string) (ends bool) {
+	unknown := errors.New("nobody knows")
+	return s.found.recall(&ends, []any{"ends", query}, func() error { return unknown }) == nil && ends
 }
 
 func (s *statements) shaped(q engine.Shape) (found engine.Shaped, err error) {

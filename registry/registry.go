@@ -40,8 +40,8 @@ type Config struct {
 	Vault    *authz.Vault
 	Log      *slog.Logger
 
-	// Folders returns an error if the file sources of a DAG may read no folder of this server; nil: not checked.
-	Folders func(org, dag string) error
+	// Folders returns an error if the file sources of a DAG may not read a path on this server; nil: not checked.
+	Folders func(org, dag, path string) error
 	// Misfit looks, for a bounded time, for a value that does not fit the column of its name, in partitions by their
 	// Parquet files. Looked is how many of them have none. Nil: nobody can look.
 	Misfit func(ctx context.Context, org string, partitions [][]string, columns []relations.Column,

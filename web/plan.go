@@ -296,6 +296,7 @@ func (s *Site) filesOf(caller authz.Caller, request *registry.DeployRequest) (li
 		fsys.files = map[string][]byte{}
 	}
 	catalog := s.Registry.Catalog.For(dag.Org{ID: caller.OrgID.String(), Slug: caller.OrgSlug})
+	catalog.Names = nil // only what it asks for counts
 	dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(request.YAML), Files: fsys, Vars: request.Vars}, catalog)
 
 	kept := map[string][]byte{}

@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/access"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
+	"github.com/dagctl/dagctl/cmd/dagctl/dagfile/lsp"
 	"github.com/dagctl/dagctl/cmd/dagctl/dags"
 	"github.com/dagctl/dagctl/cmd/dagctl/datasets"
 	"github.com/dagctl/dagctl/cmd/dagctl/dev"
@@ -77,7 +78,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		}
 	}
 	add("author", dagfile.InitCommand(c), dagfile.ValidateCommand(c, dags.Server(c)), dagfile.FmtCommand(c),
-		dagfile.SchemaCommand(c))
+		dagfile.SchemaCommand(c), lsp.Command(c))
 	add("deploy", dags.PlanCommand(c), dags.DeployCommand(c), dags.PromoteCommand(c), dags.RollbackCommand(c),
 		dags.AbandonCommand(c), dags.HistoryCommand(c), dags.DiffCommand(c), dags.UDFCommand(c),
 		tasks.RunCommand(c), tasks.EventsCommand(c), tasks.TimersCommand(c))

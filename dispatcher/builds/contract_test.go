@@ -22,8 +22,9 @@ var (
 	sizes        = dispatchertest.Edit(readsStations, "content || '!' AS content", "size + 1 AS content")
 	checksSizes  = dispatchertest.Edit(readsStations, "publish:\n",
 		`    checks: [{ name: known, sql: "SELECT * FROM st WHERE size IS NULL" }]`+"\npublish:\n")
-	relatesSizes = dispatchertest.Edit(readsStations, "publish:\n",
-		"    checks: [{ relationships: { column: content, to: { input: st, column: size } }, severity: warn }]\n"+
+	relatesSizes = dispatchertest.Edit(dispatchertest.Edit(readsStations, "AS content", "AS content, 1 AS n"),
+		"publish:\n",
+		"    checks: [{ relationships: { column: n, to: { input: st, column: size } }, severity: warn }]\n"+
 			"publish:\n")
 	anything = dispatchertest.Edit(readsStations, "content || '!' AS content", "*")
 )

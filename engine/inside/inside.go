@@ -62,6 +62,7 @@ type host struct {
 	out     io.Writer // for streams
 	begin   engine.Begin
 	session *duck.Session
+	binder  *duck.Binder
 	zone    string
 	known   []string                 // open relations
 	columns map[string][]duck.Column // of each of them
@@ -79,6 +80,7 @@ var verbs = map[string]verb{
 	engine.Shape{}.Verb():     answering((*host).shape),
 	engine.Derive{}.Verb():    answering((*host).derive),
 	engine.Counted{}.Verb():   answering((*host).counted),
+	engine.Bind{}.Verb():      answering((*host).bind),
 	engine.Open{}.Verb():      answering((*host).open),
 	engine.Add{}.Verb():       answering((*host).add),
 	engine.Select{}.Verb():    answering((*host).run),
@@ -149,9 +151,17 @@ func (h *host) start(ctx context.Context, b engine.Begin) (none, error) {
 }
 
 func (h *host) close() {
+	h.closeBinder()
 	if h.session != nil {
 		_ = h.session.Close() // it held nothing but memory
 		h.session = nil
+	}
+}
+
+func (h *host) closeBinder() {
+	if h.binder != nil {
+		_ = h.binder.Close() // as above
+		h.binder = nil
 	}
 }
 

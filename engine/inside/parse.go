@@ -23,14 +23,34 @@ func (h *host) parser(ctx context.Context) (*duck.Session, error) {
 	if h.session != nil && !h.session.Lost() {
 		return h.session, nil
 	}
-	h.close()
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	session, err := duck.Open(ctx, duck.Config{Threads: 1, MemoryLimit: h.begin.Limits.Memory,
-		Variables: map[string]any{"partition": "", "start": at, "end": at.AddDate(0, 0, 1)}})
+	if h.session != nil {
+		_ = h.session.Close() // it held nothing but memory
+		h.session = nil
+	}
+	session, err := duck.Open(ctx, h.parsing())
 	if err == nil {
 		h.session = session
 	}
 	return session, err
+}
+
+func (h *host) parsing() duck.Config {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return duck.Config{Threads: 1, MemoryLimit: h.begin.Limits.Memory,
+		Variables: map[string]any{"partition": "", "start": at, "end": at.AddDate(0, 0, 1)}}
+}
+
+// binding returns the session that binds statements, as parser does.
+func (h *host) binding(ctx context.Context) (*duck.Binder, error) {
+	if h.binder != nil && !h.binder.Lost() {
+		return h.binder, nil
+	}
+	h.closeBinder()
+	binder, err := duck.OpenBinder(ctx, h.parsing())
+	if err == nil {
+		h.binder = binder
+	}
+	return binder, err
 }
 
 func (h *host) parse(ctx context.Context, sql string) (*duck.Session, *duck.Select, error) {
@@ -49,6 +69,7 @@ func (h *host) canonical(ctx context.Context, c engine.Canonical) (engine.Form, 
 	}
 	sum := sha256.Sum256(q.Canonical)
 	form := engine.Form{Hash: hex.EncodeToString(sum[:])}
+	form.Names = q.ResultNames()
 	for _, name := range q.Relations {
 		form.Reads = append(form.Reads, engine.Mention{Name: name, Place: q.Place(name)})
 	}

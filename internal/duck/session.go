@@ -36,6 +36,8 @@ type Config struct {
 	Threads      int            // 0: as many as the machine has
 	TimeZone     string         // IANA name that TIMESTAMPTZ values are shown and truncated in; empty: UTC
 	Variables    map[string]any // for getvariable(): string, int64, bool, time.Time or nil
+
+	errorsAsJSON bool // so that they say where in a statement they are
 }
 
 const defaultMemory = 1 << 30
@@ -80,6 +82,9 @@ func (c Config) statements() string {
 	set("autoinstall_known_extensions", "false")
 	set("autoload_known_extensions", "false")
 	setVariables(&b, c.Variables)
+	if c.errorsAsJSON {
+		set("errors_as_json", "true")
+	}
 
 	if c.AnyPath {
 		set("lock_configuration", "true")

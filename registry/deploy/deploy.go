@@ -57,13 +57,13 @@ func (dp *Deployer) parse(
 ) (*dag.Document, error) {
 	file := dag.File{Name: "dag.yaml", Text: []byte(req.YAML), Files: dag.InMemory(req.Files), Vars: req.Vars}
 	var err error
-	if file.Datasets, err = dp.partitionings(ctx, caller, file.Reads()); err != nil {
+	if file.Datasets, file.Columns, err = dp.readDatasets(ctx, caller, file.Reads()); err != nil {
 		return nil, err
 	}
 
 	catalog := dp.catalogFor(caller)
 	if folders := dp.registry.Folders; folders != nil {
-		catalog.Folders = func(dag string) error { return fault.Hinted(folders(caller.OrgSlug, dag)) }
+		catalog.Folders = func(dag, path string) error { return fault.Hinted(folders(caller.OrgSlug, dag, path)) }
 	}
 	doc, problems := dag.Parse(file, catalog)
 	if err := problems.Unseen(); err != nil {

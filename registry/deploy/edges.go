@@ -126,22 +126,26 @@ func (d *deploy) readsUnchanged(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// partitionings returns how datasets of other DAGs that the caller may read are partitioned, by name.
-func (dp *Deployer) partitionings(
+// readDatasets returns how datasets of other DAGs that the caller may read are partitioned and the columns that they
+// have, by name, as far as those are known.
+func (dp *Deployer) readDatasets(
 	ctx context.Context, caller authz.Caller, names []string,
-) (map[string]dag.Partitioning, error) {
-	by := map[string]dag.Partitioning{}
+) (by map[string]dag.Partitioning, columns map[string][]dag.Column, err error) {
+	by, columns = map[string]dag.Partitioning{}, map[string][]dag.Column{}
 	if len(names) == 0 {
-		return by, nil
+		return by, columns, nil
 	}
-	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	err = pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		found, err := servedDatasets(ctx, tx, caller, names)
 		for name, f := range found {
 			by[name] = f.partitionBy
+			if len(f.columns) > 0 {
+				columns[name] = f.columns
+			}
 		}
 		return err
 	})
-	return by, err
+	return by, columns, err
 }
 
 // foreignDatasets returns, by name, the published datasets of other DAGs that the document reads and the caller may

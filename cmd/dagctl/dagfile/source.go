@@ -64,14 +64,26 @@ func ParseVars(vars []string) (map[string]string, error) {
 // Parse validates the document against a catalog. It reads files in the DAG file's own folder and below it only, and
 // does not follow links that lead elsewhere.
 func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) {
+	doc, problems, err := s.Look(catalog)
+	if len(problems) > 0 {
+		doc = nil
+	}
+	return doc, problems, err
+}
+
+// Look is Parse for editors: it returns what can be read of a document that has problems, too.
+func (s Source) Look(catalog dag.Catalog) (*dag.Document, dag.Problems, error) {
 	root, err := os.OpenRoot(filepath.Dir(s.Path))
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the DAG file's folder: %w", err)
 	}
 	defer root.Close()
-	doc, problems := dag.Parse(dag.File{Name: s.Path, Text: s.Text, Files: root.FS(), Vars: s.Vars}, catalog)
+	doc, problems := dag.Look(dag.File{Name: s.Path, Text: s.Text, Files: root.FS(), Vars: s.Vars}, catalog)
 	return doc, problems, nil
 }
+
+// BuiltinCatalog returns what this program validates against without a server.
+func BuiltinCatalog() (dag.Catalog, error) { return builtinCatalog() }
 
 // builtinCatalog returns what this program validates against without a server: its own operators, and any runtime. It
 // is one for the whole process, because its operators have an engine to parse queries with: `dagctl dev` looks at the

@@ -196,11 +196,12 @@ func (a *App) newRegistry(cfg Config, folders Folders) (err error) {
 	a.registry, err = registry.New(registry.Config{
 		Pool: a.pool, Requests: a.requests, Storage: a.storage, Catalog: catalog, Vault: a.vault, Log: a.log,
 		Misfit: a.builtin.Misfit,
-		Folders: func(org, dag string) error {
-			if len(folders.Of(org, dag)) == 0 {
+		Folders: func(org, dag, path string) error {
+			roots := folders.Of(org, dag)
+			if len(roots) == 0 {
 				return folders.None
 			}
-			return nil
+			return operators.InFolders(roots, path)
 		},
 	})
 	return err

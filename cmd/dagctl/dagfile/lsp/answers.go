@@ -1,0 +1,289 @@
+package lsp
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dagctl/dagctl/dag"
+)
+
+// The kinds of completions that editors have pictures for.
+const (
+	kindField    = 5
+	kindModule   = 9
+	kindProperty = 10
+)
+
+type completion struct {
+	Label  string `json:"label"`
+	Kind   int    `json:"kind"`
+	Detail string `json:"detail,omitempty"`
+	Doc    string `json:"documentation,omitempty"`
+	Insert string `json:"insertText,omitempty"`
+}
+
+// complete returns what may stand at the cursor.
+func (p *place) complete() []completion {
+	list := []completion{}
+	last := ""
+	if len(p.path) > 0 {
+		last = p.path[len(p.path)-1]
+	}
+
+	switch {
+	case p.sql:
+		list = p.columnsAndRelations()
+	case last == "job" && p.doc != nil:
+		for _, job := range p.doc.Jobs {
+			if len(job.Outputs) > 0 {
+				list = append(list, completion{Label: job.Name, Kind: kindModule, Detail: job.Operator,
+					Doc: job.Description})
+			}
+		}
+	case p.namesColumns() && p.job != nil:
+		for _, columns := range p.outputs(p.job.Name) {
+			for _, c := range columns {
+				list = append(list, completion{Label: c.Name, Kind: kindField, Detail: c.Type})
+			}
+		}
+	default:
+		for _, name := range slices.Sorted(keys(p.fields(p.path))) {
+			said, _ := p.fields(p.path)[name].(map[string]any)
+			doc, _ := said["description"].(string)
+			list = append(list, completion{Label: name, Kind: kindProperty, Doc: doc, Insert: name + ": "})
+		}
+	}
+	return list
+}
+
+func keys(m map[string]any) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for name := range m {
+			if !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+// namesColumns reports whether the field at the cursor lists columns of the output.
+func (p *place) namesColumns() bool {
+	return slices.ContainsFunc([]string{"not_null", "unique", "unique_key", "column"}, func(name string) bool {
+		return len(p.path) > 0 && p.path[len(p.path)-1] == name
+	})
+}
+
+// outputs returns the columns of a job's outputs, as far as they are known.
+func (p *place) outputs(job string) [][]dag.Column {
+	if p.doc == nil {
+		return nil
+	}
+	return p.doc.Columns[job]
+}
+
+var afterDot = regexp.MustCompile(`"?([\pL_][\pL\pN_]*)"?\."?[\pL\pN_]*$`)
+
+// columnsAndRelations returns what a statement may name: after a dot only the columns of that relation.
+func (p *place) columnsAndRelations() []completion {
+	list := []completion{}
+	if p.job == nil {
+		return list
+	}
+	of := ""
+	if found := afterDot.FindStringSubmatch(p.before); found != nil {
+		of = p.relation(found[1])
+	}
+
+	add := func(name string, columns []dag.Column) {
+		if of != "" && !strings.EqualFold(of, name) {
+			return
+		}
+		for _, c := range columns {
+			list = append(list, completion{Label: c.Name, Kind: kindField, Insert: quoted(c.Name),
+				Detail: strings.TrimSpace(c.Type + " of " + name)})
+		}
+	}
+	for _, in := range p.job.Inputs {
+		if of == "" {
+			list = append(list, completion{Label: in.As, Kind: kindModule, Detail: in.Source(), Insert: quoted(in.As)})
+		}
+		if outputs := p.outputs(in.Job); in.Output < len(outputs) {
+			add(in.As, outputs[in.Output])
+		}
+	}
+	if p.path[len(p.path)-1] == "sql" {
+		for _, columns := range p.outputs(p.job.Name) {
+			add("output", columns)
+		}
+	}
+	return list
+}
+
+// relation returns the input that a name in a statement stands for, which may be an alias.
+func (p *place) relation(name string) string {
+	for _, in := range p.job.Inputs {
+		alias := regexp.MustCompile(`(?i)\b` + regexp.QuoteMeta(in.As) + `"?\s+(?:AS\s+)?"?` +
+			regexp.QuoteMeta(name) + `\b`)
+		if strings.EqualFold(in.As, name) || slices.ContainsFunc(p.lines, alias.MatchString) {
+			return in.As
+		}
+	}
+	return name
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+// reserved are those words that name columns often and need quotes.
+var reserved = []string{"all", "and", "any", "as", "asc", "at", "case", "cast", "check", "collate", "column",
+	"constraint", "create", "default", "desc", "distinct", "do", "else", "end", "except", "false", "fetch", "for",
+	"foreign", "from", "group", "having", "in", "intersect", "into", "lambda", "limit", "not", "null", "offset", "on",
+	"only", "or", "order", "pivot", "primary", "qualify", "references", "select", "show", "some", "summarize",
+	"table", "then", "to", "true", "union", "unique", "unpivot", "using", "when", "where", "window", "with"}
+
+// quoted returns a name as a statement has it.
+func quoted(name string) string {
+	if plainName.MatchString(name) && !slices.Contains(reserved, name) {
+		return name
+	}
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}
+
+// fields returns the schema of the fields that may stand at a path.
+func (p *place) fields(path []string) map[string]any {
+	node := p.schema
+	for i, name := range path {
+		node = inside(node)
+		next, _ := properties(node)[name].(map[string]any)
+		if i == 1 && name == "config" && path[0] == "jobs" {
+			next = p.config(node)
+		}
+		if next == nil { // a name of the user's own: a publication, a variable
+			next, _ = node["additionalProperties"].(map[string]any)
+		}
+		if next == nil {
+			return nil
+		}
+		node = next
+	}
+	return properties(inside(node))
+}
+
+// config returns the schema of the config of the operator that the job has.
+func (p *place) config(job map[string]any) map[string]any {
+	conditions, _ := job["allOf"].([]any)
+	operator := p.operator()
+	for _, c := range conditions {
+		if text := fmt.Sprint(c.(map[string]any)["if"]); strings.Contains(text, "const:"+operator+"]") {
+			then, _ := c.(map[string]any)["then"].(map[string]any)
+			config, _ := properties(then)["config"].(map[string]any)
+			return config
+		}
+	}
+	return nil
+}
+
+func properties(node map[string]any) map[string]any {
+	p, _ := node["properties"].(map[string]any)
+	return p
+}
+
+// inside returns the schema of the entries of a list, and of alternatives that with fields.
+func inside(node map[string]any) map[string]any {
+	if items, ok := node["items"].(map[string]any); ok {
+		return inside(items)
+	}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		list, _ := node[key].([]any)
+		for _, alternative := range list {
+			if of := inside(alternative.(map[string]any)); properties(of) != nil {
+				return of
+			}
+		}
+	}
+	return node
+}
+
+// hover returns what is known of the word at the cursor.
+func (p *place) hover() any {
+	says := p.describe()
+	if says == "" {
+		return nil
+	}
+	return map[string]any{"contents": map[string]any{"kind": "markdown", "value": says}}
+}
+
+func (p *place) describe() string {
+	if p.word == "" {
+		return ""
+	}
+	if p.sql && p.job != nil {
+		for _, in := range p.job.Inputs {
+			if strings.EqualFold(in.As, p.word) && in.Job != "" {
+				return p.describeJob(in.Job, in.Output)
+			}
+		}
+		for _, c := range p.columnsAndRelations() {
+			if strings.EqualFold(c.Label, p.word) {
+				return fmt.Sprintf("**%s** %s", c.Label, c.Detail)
+			}
+		}
+		return ""
+	}
+
+	if p.doc != nil {
+		if _, ok := p.doc.Job(p.word); ok {
+			return p.describeJob(p.word, -1)
+		}
+	}
+	for _, path := range [][]string{p.path, p.path[:max(0, len(p.path)-1)]} {
+		field, _ := p.fields(path)[p.word].(map[string]any)
+		if says, _ := field["description"].(string); says != "" {
+			return fmt.Sprintf("**%s**: %s", p.word, says)
+		}
+	}
+	return ""
+}
+
+// describeJob returns what a job is and writes. Of output -1 it shows all.
+func (p *place) describeJob(name string, output int) string {
+	job, ok := p.doc.Job(name)
+	if !ok {
+		return ""
+	}
+	says := fmt.Sprintf("**%s**, operator %s", job.Name, job.Operator)
+	if job.Description != "" {
+		says += "\n\n" + job.Description
+	}
+
+	for o, columns := range p.outputs(name) {
+		if columns == nil || output >= 0 && o != output {
+			continue
+		}
+		says += "\n\n| column | type |\n| --- | --- |"
+		for _, c := range columns {
+			says += fmt.Sprintf("\n| %s | %s |", c.Name, c.Type)
+		}
+	}
+	return says
+}
+
+// definition returns where the job is that the word at the cursor stands for.
+func (p *place) definition(uri string) any {
+	name := p.word
+	if p.sql && p.job != nil {
+		for _, in := range p.job.Inputs {
+			if strings.EqualFold(in.As, p.word) {
+				name = in.Job
+			}
+		}
+	}
+	for n, line := range p.lines {
+		if found := nameField.FindStringSubmatchIndex(line); found != nil && line[found[2]:found[3]] == name {
+			at := func(byte int) position { return position{n, utf16Column(line, len([]rune(line[:byte])))} }
+			return map[string]any{"uri": uri, "range": span{at(found[2]), at(found[3])}}
+		}
+	}
+	return nil
+}

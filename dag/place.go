@@ -1,0 +1,117 @@
+package dag
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// inText returns where in the file the character at an offset of a scalar's value stands. Indentation, folded lines and
+// quotes differ between the two, but what is no space comes in the same order, so its number leads from one to the
+// other. ok is false where a variable has changed the text.
+func (r *report) inText(n *yaml.Node, offset int) (line, column int, ok bool) {
+	if _, changed := r.original[n]; changed || n.Kind != yaml.ScalarNode || offset > len(n.Value) {
+		return 0, 0, false
+	}
+	count := 0
+	for _, c := range n.Value[:offset] {
+		if !unicode.IsSpace(c) {
+			count++
+		}
+	}
+
+	s := scalarScan{lines: r.lines, line: n.Line, column: n.Column, style: n.Style}
+	s.begin()
+	for {
+		c, line, column, more := s.next()
+		if !more {
+			return 0, 0, false
+		}
+		if unicode.IsSpace(c) {
+			continue
+		}
+		if count == 0 {
+			want, _ := utf8.DecodeRuneInString(n.Value[offset:])
+			return line, column, c == want
+		}
+		count--
+	}
+}
+
+// scalarScan reads the characters of a scalar in the file, one by one.
+type scalarScan struct {
+	lines        []string
+	line, column int // of the next character, from 1
+	style        yaml.Style
+}
+
+// begin goes over what stands before the text.
+func (s *scalarScan) begin() {
+	switch {
+	case s.style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+		s.line, s.column = s.line+1, 1
+	case s.style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
+		s.column++
+	}
+}
+
+// rest returns what is left of the line.
+func (s *scalarScan) rest() string {
+	text := s.lines[s.line-1]
+	for range s.column - 1 {
+		_, size := utf8.DecodeRuneInString(text)
+		text = text[size:]
+	}
+	return text
+}
+
+// next returns the next character, with the place where it begins. The end of a line is a space.
+func (s *scalarScan) next() (c rune, line, column int, more bool) {
+	if s.line < 1 || s.line > len(s.lines) {
+		return 0, 0, 0, false
+	}
+	rest := s.rest()
+	line, column = s.line, s.column
+	if rest == "" {
+		s.line, s.column = s.line+1, 1
+		return ' ', line, column, true
+	}
+
+	c, _ = utf8.DecodeRuneInString(rest)
+	length := 1
+	switch {
+	case s.style&yaml.SingleQuotedStyle != 0 && strings.HasPrefix(rest, "''"):
+		length = 2
+	case s.style&yaml.DoubleQuotedStyle != 0 && c == '\\':
+		c, length = escaped(rest)
+	}
+	s.column += length
+	return c, line, column, true
+}
+
+// escaped returns the character that an escape of a double-quoted text stands for, and its length there.
+func escaped(text string) (c rune, length int) {
+	if len(text) < 2 {
+		return ' ', 1 // the line goes on without a space
+	}
+
+	digits := map[byte]int{'x': 2, 'u': 4, 'U': 8}
+	if n := digits[text[1]]; n > 0 && len(text) >= 2+n {
+		var code rune
+		for _, d := range text[2 : 2+n] {
+			code = code<<4 | rune(strings.IndexRune("0123456789abcdef", unicode.ToLower(d)))
+		}
+		return code, 2 + n
+	}
+
+	switch text[1] {
+	case 'n', 't', 'r', 'v', 'f', ' ', '\t', 'N', '_', 'L', 'P':
+		return ' ', 2
+	case '0', 'a', 'b', 'e':
+		return 0, 2
+	}
+	c, _ = utf8.DecodeRuneInString(text[1:])
+	return c, 2
+}
