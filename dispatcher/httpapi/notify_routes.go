@@ -26,8 +26,10 @@ func (a *API) addNotifyRoutes(api *authz.API) {
 			"serves, or of the newest, if none does.",
 	}, func(ctx context.Context, caller authz.Caller, in *dagInput) (*notifyOutput, error) {
 		err := pg.InOrgTx(ctx, a.dispatcher.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := a.dispatcher.Registry.DAG(ctx, tx, caller, in.DAG)
-			return err
+			if _, err := a.dispatcher.Registry.DAG(ctx, tx, caller, in.DAG); err != nil {
+				return err
+			}
+			return authz.Audit(ctx, tx, caller, "notify.test", in.DAG, nil)
 		})
 		if err != nil {
 			return nil, err
