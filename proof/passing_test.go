@@ -77,8 +77,8 @@ func TestADeployThatRebuildsNothingOvertakesABuild(t *testing.T) {
 	require.Equal(t, 1,
 		w.count(`SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'landing' AND t.max_attempts = 7`))
 
-	// After a rollback the build replaces the version rolled back to, and deploying again overtakes the build once
-	// more.
+	// After a rollback the build would replace the version rolled back to, but waits, and deploying again overtakes it
+	// once more.
 	w.rollback("chain")
 	require.Equal(t, 1, w.base(building))
 
@@ -86,6 +86,10 @@ func TestADeployThatRebuildsNothingOvertakesABuild(t *testing.T) {
 	require.Equal(t, 3, w.base(building))
 
 	w.start(w.dispatcher("elsewhere", runtimes[1]))
+	w.reach(building, registry.Ready)
+	require.Equal(t, 3, w.activeVersion("chain"))
+	_, err = w.d.Builds.Promote(t.Context(), w.caller, "chain", 2)
+	require.NoError(t, err)
 	w.reach(building, registry.Active)
 	require.Equal(t, []string{"3", "6"}, w.read("summed"))
 	require.Equal(t, []string{"2 from 3"}, w.texts(`SELECT format('%s from %s', v.number, f.number)

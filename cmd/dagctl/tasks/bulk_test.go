@@ -39,12 +39,12 @@ func TestParseRate(t *testing.T) {
 
 func TestSelection(t *testing.T) {
 	t.Parallel()
-	sel, filters, err := new(selectionFlags).selection()
+	_, filters, err := new(selectionFlags).selection()
 	require.NoError(t, err)
 	require.False(t, filters)
 
 	s := selectionFlags{TaskSelection: views.TaskSelection{DAG: "mail", Dead: true}, after: "2026-01-31T00:00:00Z"}
-	sel, filters, err = s.selection()
+	sel, filters, err := s.selection()
 	require.NoError(t, err)
 	require.True(t, filters)
 	require.Equal(t, url.Values{"dag": {"mail"}, "dead": {"true"}, "created_after": {"2026-01-31T00:00:00Z"}},
