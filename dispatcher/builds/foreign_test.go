@@ -97,6 +97,35 @@ func TestForeignPartitionsAreHidden(t *testing.T) {
 	require.Equal(t, "unknown_dataset", problemsOf(absent)[0].Code)
 }
 
+// Columns of datasets of other DAGs are looked at by plan and deploy, for those who may read them.
+func TestForeignColumnsAreChecked(t *testing.T) {
+	t.Parallel()
+	w := dayWorld(t)
+	const counted = `
+name: counts
+jobs:
+  - name: counted
+    operator: sql
+    inputs: [{ from: { dataset: letters_made }, as: letters }]
+    config: { query: "SELECT count(DISTINCT contents) AS n FROM letters" }
+`
+	_, planned := w.TryPlan(counted)
+	_, deployed := w.TryDeploy(counted)
+	for _, err := range []error{planned, deployed} {
+		require.Equal(t, []fault.Problem{{Location: "dag.yaml:7:45", Code: "reference",
+			Message: `there is no column "contents"`, Suggestion: `did you mean "content"?`}}, problemsOf(err))
+	}
+	w.Serve(dispatchertest.Edit(counted, "contents", "content"))
+
+	w.Exec(`UPDATE datasets SET read_roles = '{finance}' WHERE name = 'letters_made'`)
+	writer := &dispatchertest.Tenant{W: w, Caller: w.Caller, Landing: w.Landing}
+	writer.Caller.Role = authz.RoleWriter
+	_, hidden := writer.TryDeploy(counted)
+	require.Len(t, problemsOf(hidden), 1)
+	require.Equal(t, "unknown_dataset", problemsOf(hidden)[0].Code)
+	require.NotContains(t, problemsOf(hidden)[0].Suggestion, "content")
+}
+
 // A file that inherits partitions means another version once they have changed.
 func TestForeignPartitionsAreHashed(t *testing.T) {
 	t.Parallel()
