@@ -177,6 +177,8 @@ func TestEditorsShowWhatValidateSays(t *testing.T) {
 	require.NotContains(t, e.at("completion", mended, "SELECT r."), `"label":"readings"`)
 	require.Contains(t, e.at("completion", mended, "SELECT "), `"label":"readings"`)
 	require.Contains(t, e.at("completion", mended, "{ job: "), `"label":"landing"`)
+	require.Contains(t, e.at("completion", mended, "    operator: "), `"label":"postgres_query"`)
+	require.Contains(t, e.at("completion", mended, "{ kind: "), `"label":"webhook"`)
 	require.Contains(t, e.at("completion", mended, "config: { path: data, "), `"label":"pattern"`)
 	e.change(typing + "    che\n")
 	e.shown()

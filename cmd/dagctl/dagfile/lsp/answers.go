@@ -14,6 +14,7 @@ const (
 	kindField    = 5
 	kindModule   = 9
 	kindProperty = 10
+	kindValue    = 12
 )
 
 type completion struct {
@@ -49,6 +50,9 @@ func (p *place) complete() []completion {
 			}
 		}
 	default:
+		for _, value := range values(p.node(p.path)) {
+			list = append(list, completion{Label: value, Kind: kindValue})
+		}
 		for _, name := range slices.Sorted(keys(p.fields(p.path))) {
 			said, _ := p.fields(p.path)[name].(map[string]any)
 			doc, _ := said["description"].(string)
@@ -151,7 +155,10 @@ func quoted(name string) string {
 }
 
 // fields returns the schema of the fields that may stand at a path.
-func (p *place) fields(path []string) map[string]any {
+func (p *place) fields(path []string) map[string]any { return properties(inside(p.node(path))) }
+
+// node returns the schema of what stands at a path; nil: it has none.
+func (p *place) node(path []string) map[string]any {
 	node := p.schema
 	for i, name := range path {
 		node = inside(node)
@@ -167,7 +174,25 @@ func (p *place) fields(path []string) map[string]any {
 		}
 		node = next
 	}
-	return properties(inside(node))
+	return node
+}
+
+// values returns the texts that a schema allows, as far as it lists them.
+func values(node map[string]any) (texts []string) {
+	list, _ := node["enum"].([]any)
+	for _, value := range list {
+		if text, ok := value.(string); ok {
+			texts = append(texts, text)
+		}
+	}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		alternatives, _ := node[key].([]any)
+		for _, alternative := range alternatives {
+			of, _ := alternative.(map[string]any)
+			texts = append(texts, values(of)...)
+		}
+	}
+	return texts
 }
 
 // config returns the schema of the config of the operator that the job has.
