@@ -146,14 +146,15 @@ type look struct {
 func (c *calendar) look(t *testing.T) (l look) {
 	t.Helper()
 	require.NoError(t, c.owner.QueryRow(t.Context(), `
-		WITH due AS (
+		WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), -- one reading: it goes on meanwhile
+		due AS (
 			SELECT coalesce(retry_at, target_timestamp_utc) AS at FROM scheduled_events WHERE status = 'PENDING'
 			UNION ALL
 			SELECT available_at FROM waiting WHERE available_at IS NOT NULL)
-		SELECT clock_timestamp(), (SELECT count(*) FROM ready) + (SELECT count(*) FROM leases)
+		SELECT now, (SELECT count(*) FROM ready) + (SELECT count(*) FROM leases)
 				+ (SELECT count(*) FROM outbox WHERE status = 'Pending')
-				+ (SELECT count(*) FROM due WHERE at <= clock_timestamp()),
-			(SELECT min(at) FROM due WHERE at > clock_timestamp())`).Scan(&l.now, &l.open, &l.next))
+				+ (SELECT count(*) FROM due WHERE at <= now),
+			(SELECT min(at) FROM due WHERE at > now) FROM clock`).Scan(&l.now, &l.open, &l.next))
 	return l
 }
 

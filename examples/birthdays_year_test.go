@@ -199,7 +199,7 @@ func TestBirthdaysThroughAYear(t *testing.T) {
 		// On a busy machine, a request may have no answer within its second, beside those of the script.
 		if user != "lost" && user != "refused" {
 			require.NotZero(t, c.count(t, fmt.Sprintf(`SELECT count(*) FROM task_attempts WHERE task_id = '%s'
-				AND error LIKE '%%did not answer within%%'`, task.ID)), "%s is dead though all were answered", user)
+				AND error LIKE '%%did not answer within%%'`, task.ID)), "%s is dead though all were answered: %s", user, c.attemptsOf(t, task.ID.String()))
 		}
 		c.must(t, "tasks", "retry", task.ID.String(), "--yes")
 	}
@@ -208,6 +208,15 @@ func TestBirthdaysThroughAYear(t *testing.T) {
 	c.until(t, yearEnds)
 	c.requireGreeted(t, users)
 	t.Logf("a year of %d users in %s", len(users), time.Since(began).Round(time.Second))
+}
+
+// attemptsOf returns how the attempts of a task ended, for the message of a failure.
+func (c *calendar) attemptsOf(t *testing.T, task string) (text string) {
+	t.Helper()
+	require.NoError(t, c.owner.QueryRow(t.Context(), `
+		SELECT coalesce(string_agg(concat_ws(' ', attempt, outcome, started_at, ended_at, error), '; ' ORDER BY attempt), '')
+		FROM task_attempts WHERE task_id = $1::uuid`, task).Scan(&text))
+	return text
 }
 
 // requireGreeted requires that the receiver has accepted what was due, each greeting once, and nothing else.
