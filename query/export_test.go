@@ -27,7 +27,7 @@ func TestExportsAreBoundedInMemory(t *testing.T) {
 	t.Parallel()
 	file := table(t, "SELECT range AS n, md5(range::VARCHAR) || md5((range + 1)::VARCHAR) || "+
 		"sha256(range::VARCHAR) AS text FROM range(900000)")
-	limits := Limits{Memory: 64 << 20, Threads: 1, Timeout: time.Minute, ExportTime: time.Hour}
+	limits := Limits{Memory: 112 << 20, Threads: 1, Timeout: time.Minute, ExportTime: time.Hour}
 	for format, as := range streamedAs {
 		a, names, err := asking(t, limits).begin(t.Context(), uuid.New(), "tester", relations.UTC,
 			Statement{SQL: "FROM big", export: true})
