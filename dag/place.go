@@ -22,8 +22,8 @@ func (r *report) inText(n *yaml.Node, offset int) (line, column int, ok bool) {
 		}
 	}
 
-	s := scalarScan{lines: r.lines, line: n.Line, column: n.Column, style: n.Style}
-	s.begin()
+	s := scalarScan{lines: r.lines, style: n.Style}
+	s.begin(n.Line, n.Column)
 	for {
 		c, line, column, more := s.next()
 		if !more {
@@ -43,28 +43,39 @@ func (r *report) inText(n *yaml.Node, offset int) (line, column int, ok bool) {
 // scalarScan reads the characters of a scalar in the file, one by one.
 type scalarScan struct {
 	lines        []string
-	line, column int // of the next character, from 1
+	line, column int    // of the next character, from 1
+	rest         string // what is left of the line
 	style        yaml.Style
 }
 
-// begin goes over what stands before the text.
-func (s *scalarScan) begin() {
+// begin goes to the text of the scalar at a place.
+func (s *scalarScan) begin(line, column int) {
 	switch {
 	case s.style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
-		s.line, s.column = s.line+1, 1
+		s.goTo(line+1, 1)
 	case s.style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
-		s.column++
+		s.goTo(line, column+1)
+	default:
+		s.goTo(line, column)
 	}
 }
 
-// rest returns what is left of the line.
-func (s *scalarScan) rest() string {
-	text := s.lines[s.line-1]
-	for range s.column - 1 {
-		_, size := utf8.DecodeRuneInString(text)
-		text = text[size:]
+// goTo goes to a place, which may lie behind the last line.
+func (s *scalarScan) goTo(line, column int) {
+	s.line, s.column, s.rest = line, 1, ""
+	if line >= 1 && line <= len(s.lines) {
+		s.rest = s.lines[line-1]
 	}
-	return text
+	s.skip(column - 1)
+}
+
+// skip goes over characters of the line.
+func (s *scalarScan) skip(characters int) {
+	for range characters {
+		_, size := utf8.DecodeRuneInString(s.rest)
+		s.rest = s.rest[size:]
+	}
+	s.column += characters
 }
 
 // next returns the next character, with the place where it begins. The end of a line is a space.
@@ -72,22 +83,21 @@ func (s *scalarScan) next() (c rune, line, column int, more bool) {
 	if s.line < 1 || s.line > len(s.lines) {
 		return 0, 0, 0, false
 	}
-	rest := s.rest()
 	line, column = s.line, s.column
-	if rest == "" {
-		s.line, s.column = s.line+1, 1
+	if s.rest == "" {
+		s.goTo(line+1, 1)
 		return ' ', line, column, true
 	}
 
-	c, _ = utf8.DecodeRuneInString(rest)
+	c, _ = utf8.DecodeRuneInString(s.rest)
 	length := 1
 	switch {
-	case s.style&yaml.SingleQuotedStyle != 0 && strings.HasPrefix(rest, "''"):
+	case s.style&yaml.SingleQuotedStyle != 0 && strings.HasPrefix(s.rest, "''"):
 		length = 2
 	case s.style&yaml.DoubleQuotedStyle != 0 && c == '\\':
-		c, length = escaped(rest)
+		c, length = escaped(s.rest)
 	}
-	s.column += length
+	s.skip(length)
 	return c, line, column, true
 }
 
