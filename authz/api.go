@@ -187,7 +187,7 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation,
 	fn func(ctx context.Context, caller Caller, in *I) (*O, error)) {
 	api.declareCaller(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{} // in the document: no credential needed
-	op.Description = strings.TrimSpace(op.Description + "\n\n" + rule.needs())
+	rule.describe(&op)
 	if rule.Principal() == User {
 		op.Security = []map[string][]string{{bearerScheme: {}}}
 		op.Middlewares = append(op.Middlewares, api.endWhenRevoked)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -53,7 +52,7 @@ func (api *API) declareRemote(rule Rule, op *huma.Operation) {
 	}
 	api.declare(op.Method, op.Path, rule)
 	op.Security = []map[string][]string{{remoteSchemes[rule]: {}}}
-	op.Description = strings.TrimSpace(op.Description + "\n\n" + rule.needs())
+	rule.describe(op)
 	op.Parameters = append(slices.Clone(op.Parameters), &huma.Param{
 		Name: protocol.VersionHeader, In: "header", Required: true, Schema: &huma.Schema{Type: huma.TypeInteger},
 		Example:     protocol.Version,

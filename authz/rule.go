@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -178,7 +180,11 @@ func (r Rule) Action() Action { return r.action }
 // Target returns how the route's object is found; empty if the principal is not User.
 func (r Rule) Target() Target { return r.target }
 
-// needs says what a request needs for the rule to admit it, for the OpenAPI document.
+// describe adds to an operation, in the OpenAPI document, what a request needs for the rule to admit it.
+func (r Rule) describe(op *huma.Operation) {
+	op.Description = strings.TrimSpace(op.Description + "\n\n" + r.needs())
+}
+
 func (r Rule) needs() string {
 	switch least := leastRoles[r.action]; {
 	case r.principal == AWorker:

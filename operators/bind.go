@@ -27,7 +27,8 @@ func (s *statements) Bind(jobs []names.Job) ([]names.Bound, error) {
 		return []names.Bound{{Outputs: make([][]dag.Column, max(len(jobs[0].Queries), len(jobs[0].Outputs)))}}, nil
 	}
 
-	for i, job := range jobs {
+	bound.Jobs = make([]names.Bound, 0, len(jobs))
+	for _, job := range jobs {
 		job.Inputs = slices.Clone(job.Inputs)
 		for n, in := range job.Inputs {
 			if in.Earlier == 0 {
@@ -41,9 +42,6 @@ func (s *statements) Bind(jobs []names.Job) ([]names.Bound, error) {
 		alone, err := s.Bind([]names.Job{job})
 		if err != nil {
 			return nil, err
-		}
-		if i == 0 {
-			bound.Jobs = make([]names.Bound, 0, len(jobs))
 		}
 		bound.Jobs = append(bound.Jobs, alone[0])
 	}

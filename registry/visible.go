@@ -194,10 +194,16 @@ func HiddenNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags, jobs
 	return hidden, err
 }
 
+// IsHidden reports whether the caller may not look into a job, as of HiddenNames.
+func IsHidden(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) (bool, error) {
+	hidden, err := HiddenNames(ctx, tx, caller, []string{dagName}, []string{job})
+	return len(hidden) > 0, err
+}
+
 // RequireShown refuses to act on a job that the caller may not look into, as on one that does not exist.
 func RequireShown(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) error {
-	hidden, err := HiddenNames(ctx, tx, caller, []string{dagName}, []string{job})
-	if err == nil && len(hidden) > 0 {
+	hidden, err := IsHidden(ctx, tx, caller, dagName, job)
+	if err == nil && hidden {
 		return fault.New(fault.NotFound, "there is no job %s/%s that %s may look into", dagName, job, caller.Actor).
 			WithHint("ask an admin of the org %s for the org roles that may read what it reads and makes",
 				caller.OrgSlug)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -157,11 +156,9 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 			return err
 		}
 
-		hidden, err := hiddenJobs(ctx, tx, caller, timers)
-		if err != nil {
+		if timers, err = shown(ctx, tx, caller, timers); err != nil {
 			return err
 		}
-		timers = slices.DeleteFunc(timers, func(t Timer) bool { return hidden[t.DAG+"/"+t.Job] })
 		ids, instants := make([]uuid.UUID, len(timers)), make([]time.Time, len(timers))
 		zones := map[string]int{}
 		for i, timer := range timers {
@@ -220,16 +217,13 @@ func (t *Timers) DeleteGroup(ctx context.Context, caller authz.Caller, group str
 		if err != nil {
 			return err
 		}
-		hidden, err := hiddenJobs(ctx, tx, caller, timers)
-		if err != nil {
+		if timers, err = shown(ctx, tx, caller, timers); err != nil {
 			return err
 		}
 
-		var ids []uuid.UUID
-		for _, timer := range timers {
-			if !hidden[timer.DAG+"/"+timer.Job] {
-				ids = append(ids, timer.ID)
-			}
+		ids := make([]uuid.UUID, len(timers))
+		for i, timer := range timers {
+			ids[i] = timer.ID
 		}
 		tag, err := tx.Exec(ctx, `DELETE FROM scheduled_events WHERE org_id = $1 AND id = ANY($2)`, caller.OrgID, ids)
 		if err != nil {

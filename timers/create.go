@@ -150,15 +150,11 @@ func plan(wanted []NewTimer, by string, now time.Time) ([]Timer, error) {
 // requireShown refuses timers of jobs that the caller may not look into.
 func requireShown(ctx context.Context, tx pgx.Tx, caller authz.Caller, planned []Timer) error {
 	hidden, err := hiddenJobs(ctx, tx, caller, planned)
-	if err != nil || len(hidden) == 0 {
+	first := slices.IndexFunc(planned, func(t Timer) bool { return hidden[t.DAG+"/"+t.Job] })
+	if err != nil || first < 0 {
 		return err
 	}
-	for _, timer := range planned {
-		if err := registry.RequireShown(ctx, tx, caller, timer.DAG, timer.Job); err != nil {
-			return err
-		}
-	}
-	return nil
+	return registry.RequireShown(ctx, tx, caller, planned[first].DAG, planned[first].Job)
 }
 
 // checkJobs refuses timers of jobs that are no timer jobs, or whose payload their schema refuses.

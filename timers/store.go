@@ -188,8 +188,8 @@ func (t *Timers) dagOf(ctx context.Context, caller authz.Caller, values ...strin
 		if err != nil {
 			return err
 		}
-		hidden, err := registry.HiddenNames(ctx, tx, caller, []string{dag}, []string{job})
-		if len(hidden) > 0 {
+		hidden, err := registry.IsHidden(ctx, tx, caller, dag, job)
+		if hidden {
 			return noTimer(id)
 		}
 		return err
@@ -200,6 +200,12 @@ func (t *Timers) dagOf(ctx context.Context, caller authz.Caller, values ...strin
 // noTimer is the error about a timer that does not exist, or whose job is hidden from whoever acts on it.
 func noTimer(id any) error {
 	return fault.New(fault.NotFound, "there is no timer %v", id).WithHint("`dagctl timers list` lists them")
+}
+
+// shown returns those of some timers whose job the caller may look into.
+func shown(ctx context.Context, tx pgx.Tx, caller authz.Caller, timers []Timer) ([]Timer, error) {
+	hidden, err := hiddenJobs(ctx, tx, caller, timers)
+	return slices.DeleteFunc(timers, func(t Timer) bool { return hidden[t.DAG+"/"+t.Job] }), err
 }
 
 // hiddenJobs returns, for each of some timers, whether its job is hidden from the caller.

@@ -343,8 +343,8 @@ func (ctl *Control) Backfill(
 		if err != nil {
 			return err
 		}
-		hidden, err := registry.HiddenNames(ctx, tx, caller, []string{dagName}, []string{b.Job})
-		if len(hidden) > 0 {
+		hidden, err := registry.IsHidden(ctx, tx, caller, dagName, b.Job)
+		if hidden {
 			return noBackfill(dagName, id)
 		}
 		return err

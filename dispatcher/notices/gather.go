@@ -3,6 +3,7 @@ package notices
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -215,7 +216,7 @@ func (n *Notices) told(ctx context.Context, d due, p payload, now time.Time) err
 			d.OrgID, p.Topic).Scan(&before)
 		if err == nil {
 			p.Checks = latest(append(before.Checks, p.Checks...))
-		} else if !isNone(err) {
+		} else if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 

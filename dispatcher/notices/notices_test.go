@@ -214,12 +214,8 @@ func TestReceiversThatMisbehave(t *testing.T) {
 	}
 }
 
-func TestLatenessIsToldOnce(t *testing.T) {
-	t.Parallel()
-	w := dispatchertest.NewWorld(t)
-	newReceiver(t, w)
-	w.Probe.Put("raw", "2024-01", "a")
-	dag := `name: shop
+// lateDAG has a dataset that is late soon.
+const lateDAG = `name: shop
 jobs:
   - name: raw
     operator: listed
@@ -229,7 +225,13 @@ jobs:
 publish: { raw: { from: { job: raw }, due: { within: 1s } } }
 notify: [{ on: [late], webhook: { secret: HOOK } }]
 `
-	w.Serve(dag)
+
+func TestLatenessIsToldOnce(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	newReceiver(t, w)
+	w.Probe.Put("raw", "2024-01", "a")
+	w.Serve(lateDAG)
 	told := func() int {
 		return w.Count(`SELECT FROM outbox WHERE kind = 'notify' AND payload #>> '{notice,type}' = 'late'`)
 	}
@@ -239,7 +241,7 @@ notify: [{ on: [late], webhook: { secret: HOOK } }]
 		require.NoError(t, err)
 		require.Equal(t, 1, told())
 	}
-	w.Serve(strings.Replace(dag, "list: raw", "list: raw, tag: other", 1))
+	w.Serve(strings.Replace(lateDAG, "list: raw", "list: raw, tag: other", 1))
 	_, err := w.D.Notices.AnnounceLate(t.Context(), now)
 	require.NoError(t, err)
 	require.Equal(t, 1, told(), "not again by a cutover to another generation")

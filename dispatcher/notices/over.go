@@ -2,7 +2,6 @@ package notices
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,8 +18,6 @@ const OverEvery = 15 * time.Second
 
 // openAtOnce is how many open topics are looked at in one transaction.
 const openAtOnce = 100
-
-func isNone(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
 // AnnounceOver looks for troubles that receivers were told of and that are over, in all orgs, and writes notices of it.
 func (n *Notices) AnnounceOver(ctx context.Context, now time.Time) (more bool, err error) {

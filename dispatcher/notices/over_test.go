@@ -83,16 +83,7 @@ func TestADatasetThatCatchesUpIsToldOf(t *testing.T) {
 	now := time.Now().UTC()
 	first := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	w.Probe.Put("raw", first.AddDate(0, -2, 0).Format("2006-01"), "a")
-	w.Serve(`name: shop
-jobs:
-  - name: raw
-    operator: listed
-    source: { kind: poll, every: 1h }
-    partition_by: { time: month }
-    config: { list: raw }
-publish: { raw: { from: { job: raw }, due: { within: 1s } } }
-notify: [{ on: [late], webhook: { secret: HOOK } }]
-`)
+	w.Serve(lateDAG)
 	_, err := w.D.Notices.AnnounceLate(t.Context(), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []string{"late"}, typesTold(w, d, r, time.Now()))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/notices/formats"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -126,18 +127,11 @@ func (n *Notices) explain(ctx context.Context, d due, p *payload) error {
 	if err != nil {
 		return fmt.Errorf("explain notice %s: %w", p.Notice.ID, err)
 	}
-	data.Error = shortened(data.Error)
+	data.Error = formats.Cut(data.Error, longestError)
 	return nil
 }
 
 const longestError = 2000 // characters
-
-func shortened(text string) string {
-	if runes := []rune(text); len(runes) > longestError {
-		return string(runes[:longestError-1]) + "…"
-	}
-	return text
-}
 
 // errUnknownFormat is that of a notice of a server of a later build.
 func errUnknownFormat(format string) error {

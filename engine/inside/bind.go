@@ -106,12 +106,17 @@ func (s *scope) typed() bool {
 	return true
 }
 
+// tells reports whether all types in a statement are known: those of variables are, where partitions have times.
+func (s *scope) tells(sql string) bool {
+	return s.typed() && (!s.timeless || !strings.Contains(strings.ToLower(sql), "getvariable"))
+}
+
 // bindStatement returns the columns of a statement's result, nil if they are not known, and what is at fault in it.
 func (h *host) bindStatement(
 	ctx context.Context, sql string, over scope,
 ) (columns []duck.Column, faults []names.Fault, err error) {
 	var q *duck.Select
-	typed := over.typed() && (!over.timeless || !strings.Contains(strings.ToLower(sql), "getvariable"))
+	typed := over.tells(sql)
 	if !typed {
 		if _, q, err = h.parse(ctx, sql); err != nil {
 			if _, refused := errors.AsType[*fault.Error](err); refused {
@@ -120,7 +125,7 @@ func (h *host) bindStatement(
 			return nil, nil, err
 		}
 		over = over.readBy(q)
-		typed = over.typed() && (!over.timeless || !strings.Contains(strings.ToLower(sql), "getvariable"))
+		typed = over.tells(sql)
 	}
 
 	relations := maps.Clone(over.known)

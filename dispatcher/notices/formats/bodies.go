@@ -12,19 +12,19 @@ type object = map[string]any
 // header, 3000 of a section, ten fields of 2000.
 func Slack(m Message) ([]byte, error) {
 	blocks := []object{{"type": "header", "text": object{"type": "plain_text", "emoji": true,
-		"text": cut(m.mark()+" "+line(m.Title), 150)}}}
+		"text": Cut(m.mark()+" "+line(m.Title), 150)}}}
 	section := func(text string) {
 		blocks = append(blocks, object{"type": "section", "text": object{"type": "mrkdwn", "text": text}})
 	}
 	if m.Text != "" {
 		// Nothing in it is markup: three backquotes would end the block.
-		section("```" + strings.ReplaceAll(slackText(cut(m.Text, 1000)), "```", "'''") + "```")
+		section("```" + strings.ReplaceAll(slackText(Cut(m.Text, 1000)), "```", "'''") + "```")
 	}
 
 	var fields []object
 	for _, f := range m.Facts[:min(len(m.Facts), 10)] {
 		fields = append(fields, object{"type": "mrkdwn",
-			"text": "*" + slackText(f.Name) + "*\n" + slackText(cut(line(f.Value), 300))})
+			"text": "*" + slackText(f.Name) + "*\n" + slackText(Cut(line(f.Value), 300))})
 	}
 	if len(fields) > 0 {
 		blocks = append(blocks, object{"type": "section", "fields": fields})
@@ -32,7 +32,7 @@ func Slack(m Message) ([]byte, error) {
 	if m.Link != "" {
 		section("<" + slackText(m.Link) + "|Open in dagctl>")
 	}
-	return json.Marshal(object{"text": slackText(cut(m.mark()+" "+line(m.Title), 300)), "blocks": blocks})
+	return json.Marshal(object{"text": slackText(Cut(m.mark()+" "+line(m.Title), 300)), "blocks": blocks})
 }
 
 // slackText escapes the characters that Slack gives a meaning.
@@ -52,21 +52,21 @@ func Teams(m Message) ([]byte, error) {
 		return object{"type": "RichTextBlock", "inlines": []object{one}}
 	}
 
-	body := []object{run(m.mark()+" "+cut(line(m.Title), 300),
+	body := []object{run(m.mark()+" "+Cut(line(m.Title), 300),
 		object{"size": "Large", "weight": "Bolder", "color": color})}
 	if m.Text != "" {
-		body = append(body, run(cut(m.Text, 1000), object{"fontType": "Monospace"}))
+		body = append(body, run(Cut(m.Text, 1000), object{"fontType": "Monospace"}))
 	}
 	var facts []object
 	for _, f := range m.Facts {
-		facts = append(facts, object{"title": f.Name, "value": markdownText(cut(line(f.Value), 300))})
+		facts = append(facts, object{"title": f.Name, "value": markdownText(Cut(line(f.Value), 300))})
 	}
 	if len(facts) > 0 {
 		body = append(body, object{"type": "FactSet", "facts": facts})
 	}
 
 	card := object{"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard",
-		"version": "1.4", "fallbackText": cut(line(m.Title), 300), "msteams": object{"width": "Full"}, "body": body}
+		"version": "1.4", "fallbackText": Cut(line(m.Title), 300), "msteams": object{"width": "Full"}, "body": body}
 	if m.Link != "" {
 		card["actions"] = []object{{"type": "Action.OpenUrl", "title": "Open in dagctl", "url": m.Link}}
 	}
@@ -93,9 +93,9 @@ func PagerDuty(m Message, key string) ([]byte, error) {
 		details[f.Name] = f.Value
 	}
 	if m.Text != "" {
-		details["reason"] = cut(m.Text, 2000)
+		details["reason"] = Cut(m.Text, 2000)
 	}
-	payload := object{"summary": cut(line(m.Title), 1024), "source": m.Source, "severity": m.Severity,
+	payload := object{"summary": Cut(line(m.Title), 1024), "source": m.Source, "severity": m.Severity,
 		"timestamp": m.At.UTC().Format(time.RFC3339), "class": m.Kind, "group": m.Source, "custom_details": details}
 	if m.Part != "" {
 		payload["component"] = m.Part

@@ -50,8 +50,8 @@ func (m Message) mark() string {
 	return "🔴"
 }
 
-// cut shortens a text to a number of characters.
-func cut(text string, longest int) string {
+// Cut shortens a text to a number of characters.
+func Cut(text string, longest int) string {
 	if utf8.RuneCountInString(text) <= longest {
 		return text
 	}

@@ -27,7 +27,7 @@ func Mail(m Message, from string, to []string) ([]byte, error) {
 	header := func(name, value string) { fmt.Fprintf(&out, "%s: %s\r\n", name, value) }
 	header("From", "dagctl <"+from+">")
 	header("To", strings.Join(to, ",\r\n "))
-	header("Subject", mime.QEncoding.Encode("utf-8", cut("[dagctl] "+line(m.Title), 200)))
+	header("Subject", mime.QEncoding.Encode("utf-8", Cut("[dagctl] "+line(m.Title), 200)))
 	header("Date", m.At.UTC().Format(time.RFC1123Z))
 	header("Message-ID", "<"+m.ID+"@"+domain+">")
 	header("References", thread)
@@ -47,7 +47,7 @@ func plain(m Message) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s\n", line(m.Title))
 	if m.Text != "" {
-		text := strings.ReplaceAll(cut(m.Text, 4000), "\r", "")
+		text := strings.ReplaceAll(Cut(m.Text, 4000), "\r", "")
 		fmt.Fprintf(&out, "\n    %s\n", strings.ReplaceAll(text, "\n", "\n    "))
 	}
 

@@ -2,6 +2,7 @@ package lsp
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -53,23 +54,13 @@ func (p *place) complete() []completion {
 		for _, value := range values(p.node(p.path)) {
 			list = append(list, completion{Label: value, Kind: kindValue})
 		}
-		for _, name := range slices.Sorted(keys(p.fields(p.path))) {
+		for _, name := range slices.Sorted(maps.Keys(p.fields(p.path))) {
 			said, _ := p.fields(p.path)[name].(map[string]any)
 			doc, _ := said["description"].(string)
 			list = append(list, completion{Label: name, Kind: kindProperty, Doc: doc, Insert: name + ": "})
 		}
 	}
 	return list
-}
-
-func keys(m map[string]any) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for name := range m {
-			if !yield(name) {
-				return
-			}
-		}
-	}
 }
 
 // namesColumns reports whether the field at the cursor lists columns of the output.

@@ -156,16 +156,20 @@ func (p *place) jobOf() *dag.Job {
 	return nil
 }
 
+var (
+	operatorField = regexp.MustCompile(`\boperator:\s*"?([a-z_]+)`)
+	jobItem       = regexp.MustCompile(`^ {0,4}-\s`)
+)
+
 // operator returns the operator that the text gives to the job around the cursor.
 func (p *place) operator() string {
-	operator := regexp.MustCompile(`\boperator:\s*"?([a-z_]+)`)
-	item := func(n int) bool { return regexp.MustCompile(`^ {0,4}-\s`).MatchString(p.lines[n]) }
+	item := func(n int) bool { return jobItem.MatchString(p.lines[n]) }
 	from := p.line
 	for from > 0 && !item(from) {
 		from--
 	}
 	for n := from; n < len(p.lines) && (n == from || !item(n)); n++ {
-		if found := operator.FindStringSubmatch(p.lines[n]); found != nil {
+		if found := operatorField.FindStringSubmatch(p.lines[n]); found != nil {
 			return found[1]
 		}
 	}
