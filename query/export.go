@@ -157,6 +157,7 @@ func (x *Export) pin(names []engine.Reading, partitions []string) (err error) {
 			x.cleanup = append(x.cleanup, func() { _ = release() }) // else the hold ends by itself
 			return nil
 		}
+
 		if !fault.Is(err, fault.Conflict) || try == tries {
 			return errors.Join(x.writeDown(outcome{}, err), err, release())
 		}

@@ -161,7 +161,8 @@ func ChecksPassedSince(ctx context.Context, tx pgx.Tx, failed []CheckedRevision)
 		SELECT NOT EXISTS (
 			SELECT FROM jsonb_to_recordset($1) AS f(version uuid, key text)
 			WHERE EXISTS (
-				SELECT FROM check_results c WHERE c.dataset_version = f.version AND c.partition_key = f.key AND c.outcome <> 'pass'
+				SELECT FROM check_results c
+				WHERE c.dataset_version = f.version AND c.partition_key = f.key AND c.outcome <> 'pass'
 				  AND c.revision = (SELECT max(m.revision) FROM check_results m
 				      WHERE m.dataset_version = f.version AND m.partition_key = f.key))
 			  AND EXISTS (

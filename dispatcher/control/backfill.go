@@ -343,6 +343,7 @@ func (ctl *Control) Backfill(
 		if err != nil {
 			return err
 		}
+
 		hidden, err := registry.IsHidden(ctx, tx, caller, dagName, b.Job)
 		if hidden {
 			return noBackfill(dagName, id)

@@ -85,12 +85,14 @@ func (n *Notices) take(ctx context.Context, now time.Time) (taken []due, err err
 	rows, err := n.pool.Query(ctx, `
 		WITH due AS (
 			SELECT DISTINCT ON (org_id, whom) id, org_id, available_at, org_id || ' ' || whom AS whom
-			FROM outbox CROSS JOIN LATERAL (SELECT coalesce(payload ->> 'receiver', payload ->> 'secret', '')) AS w(whom)
+			FROM outbox
+			CROSS JOIN LATERAL (SELECT coalesce(payload ->> 'receiver', payload ->> 'secret', '')) AS w(whom)
 			WHERE status = 'Pending' AND kind = 'notify' AND available_at <= $1
 			  AND org_id || ' ' || whom <> ALL($4) AND org_id <> ALL($5)
 			ORDER BY org_id, whom, available_at, id),
 		next AS (
-			SELECT id, whom, available_at, row_number() OVER (PARTITION BY org_id ORDER BY available_at, id) AS turn FROM due)
+			SELECT id, whom, available_at, row_number() OVER (PARTITION BY org_id ORDER BY available_at, id) AS turn
+			FROM due)
 		UPDATE outbox o SET available_at = $2
 		FROM (SELECT id, whom FROM next ORDER BY turn, available_at, id LIMIT $3) AS n
 		WHERE o.id = n.id AND o.status = 'Pending' AND o.available_at <= $1
@@ -150,8 +152,9 @@ func (n *Notices) join(ctx context.Context, d due, p *payload, now time.Time) (s
 func absorb(ctx context.Context, tx pgx.Tx, d due, p payload, now time.Time) ([]payload, error) {
 	rows, err := tx.Query(ctx, `
 		DELETE FROM outbox WHERE id IN (
-			SELECT id FROM outbox WHERE kind = 'notify' AND status = 'Pending' AND org_id = $1 AND payload ->> 'topic' = $2
-			  AND id <> $3 AND available_at <= $4 AND payload #>> '{notice,type}' <> 'over'
+			SELECT id FROM outbox
+			WHERE kind = 'notify' AND status = 'Pending' AND org_id = $1 AND payload ->> 'topic' = $2 AND id <> $3
+			  AND available_at <= $4 AND payload #>> '{notice,type}' <> 'over'
 			FOR UPDATE SKIP LOCKED)
 		RETURNING payload`, d.OrgID, p.Topic, d.ID, now)
 	if err != nil {

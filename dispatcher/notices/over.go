@@ -33,6 +33,7 @@ func (n *Notices) AnnounceOver(ctx context.Context, now time.Time) (more bool, e
 			if err != nil {
 				return err
 			}
+
 			for _, o := range open {
 				if err := o.close(ctx, tx, now); err != nil {
 					return err
@@ -106,8 +107,8 @@ func (o openTopic) forget(ctx context.Context, tx pgx.Tx) (forgotten bool, err e
 	}
 	for _, sql := range []string{
 		`DELETE FROM told_notices WHERE org_id = $1 AND topic = $2`,
-		`DELETE FROM outbox WHERE kind = 'notify' AND status = 'Pending' AND org_id = $1 AND payload ->> 'topic' = $2
-			AND payload #>> '{notice,type}' <> 'over'`,
+		`DELETE FROM outbox WHERE kind = 'notify' AND status = 'Pending' AND org_id = $1
+			AND payload ->> 'topic' = $2 AND payload #>> '{notice,type}' <> 'over'`,
 	} {
 		if _, err := part.Exec(ctx, sql, o.org, o.topic); err != nil {
 			return false, err

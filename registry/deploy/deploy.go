@@ -257,7 +257,8 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 		if err := registry.TakeAuthority(ctx, tx, d.caller, v.ID); err != nil {
 			return registry.Deployment{}, err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, held_because = NULL, building_at = `+waited("$3")+`
+		if _, err := tx.Exec(ctx, `UPDATE dag_versions SET activate = true, held_because = NULL,
+				building_at = `+waited("$3")+`
 			WHERE org_id = $1 AND id = $2 AND status IN ('Building', 'Ready')`,
 			d.caller.OrgID, v.ID, d.now); err != nil {
 			return registry.Deployment{}, err
@@ -295,7 +296,8 @@ func (d *deploy) takeUp(ctx context.Context, tx pgx.Tx, v registry.Version,
 	}
 
 	tag, err := tx.Exec(ctx, `
-		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL, held_because = NULL, activate = $4, passes = $5,
+		UPDATE dag_versions SET status = 'Building', building_at = $3, ready_at = NULL, error = NULL,
+			held_because = NULL, activate = $4, passes = $5,
 			base_version_id = (SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = dag_versions.dag_name)
 		WHERE org_id = $1 AND id = $2 AND status IN ('Staged', 'Failed', 'Abandoned', 'Superseded')`,
 		d.caller.OrgID, v.ID, d.now, d.activate(), d.passes())

@@ -220,6 +220,7 @@ func (t *Table) narrow(widths []int, numeric []bool, width int) {
 					widest = i
 				}
 			}
+
 			if total <= width {
 				return
 			}
