@@ -26,8 +26,8 @@ func (p *passed) Write(b []byte) (int, error) {
 func TestExportsAreBoundedInMemory(t *testing.T) {
 	t.Parallel()
 	file := table(t, "SELECT range AS n, md5(range::VARCHAR) || md5((range + 1)::VARCHAR) || "+
-		"sha256(range::VARCHAR) AS text FROM range(900000)")
-	limits := Limits{Memory: 112 << 20, Threads: 1, Timeout: time.Minute, ExportTime: time.Hour}
+		"sha256(range::VARCHAR) AS text FROM range(1100000)")
+	limits := Limits{Memory: 128 << 20, Threads: 1, Timeout: time.Minute, ExportTime: time.Hour}
 	for format, as := range streamedAs {
 		a, names, err := asking(t, limits).begin(t.Context(), uuid.New(), "tester", relations.UTC,
 			Statement{SQL: "FROM big", export: true})
@@ -42,10 +42,10 @@ func TestExportsAreBoundedInMemory(t *testing.T) {
 		a.Discard()
 
 		require.NoError(t, err, as)
-		require.Equal(t, 900_000, rows, as)
+		require.Equal(t, 1_100_000, rows, as)
 		require.False(t, truncated, as)
 		if format != Parquet {
-			require.Greater(t, out.bytes, 100<<20, as)
+			require.Greater(t, out.bytes, 128<<20, as)
 		}
 		require.LessOrEqual(t, out.largest, engine.MaxPiece, as)
 	}

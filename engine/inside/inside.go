@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/dagctl/dagctl/engine"
@@ -137,12 +138,21 @@ func (h *host) answer(ctx context.Context, asked engine.Asked) (a engine.Answere
 // none is the answer to a question that asks for nothing.
 type none struct{}
 
+// collected is what Go may hold before it collects garbage more often, in bytes, beside a quarter of DuckDB's memory. A
+// process may hold 256 MB and a half of DuckDB's memory beside it, and is killed above that, however much is garbage.
+const collected = 96 << 20
+
+// memoryOf returns what DuckDB may hold, in bytes.
+func memoryOf(b engine.Begin) int64 { return cmp.Or(b.Limits.Memory, 1<<30) }
+
 // start takes note of what the engine may use.
 func (h *host) start(ctx context.Context, b engine.Begin) (none, error) {
 	h.begin = b
 	if !b.Alone {
 		return none{}, nil
 	}
+	debug.SetMemoryLimit(collected + memoryOf(b)/4)
+
 	go func() {
 		<-ctx.Done()
 		os.Exit(1)
@@ -200,7 +210,7 @@ func (h *host) failure(err error) *engine.Failure {
 	f := failureOf(err)
 	if f.Memory && h.begin.Kind != engine.Query { // whose statements have limits of their own
 		f.Text = fmt.Sprintf("the work needs more than the %d MB of memory that it may use",
-			cmp.Or(h.begin.Limits.Memory, 1<<30)>>20)
+			memoryOf(h.begin)>>20)
 		f.Fault = &engine.Fault{Kind: fault.Unavailable, Message: f.Text,
 			Hint: "read or sort less at once, or raise `operators.memory_mb` in the server's config"}
 	}
