@@ -116,20 +116,25 @@ func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 var errNoPartitions = fault.New(fault.Invalid, "a single file cannot make partitions").
 	WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}")
 
-// groups returns the matching files by partition.
-func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitioning) (map[string][]string, error) {
+// groups returns the matching files by partition, and those whose names give none.
+func (f *folder) groups(
+	ctx context.Context, c fileSourceConfig, by dag.Partitioning,
+) (groups map[string][]string, left LeftOut, err error) {
 	if f.file != "" {
 		if by.Kind != dag.Unpartitioned {
-			return nil, Permanent(errNoPartitions)
+			return nil, left, Permanent(errNoPartitions)
 		}
-		return map[string][]string{dag.WholeKey: {f.file}}, nil
+		return map[string][]string{dag.WholeKey: {f.file}}, left, nil
 	}
 
-	p, err := compilePattern(c.Pattern)
+	p, err := CompileNamePattern(c.Pattern)
 	if err != nil {
-		return nil, Permanent(fault.New(fault.Invalid, "pattern: %w", err))
+		return nil, left, Permanent(fault.New(fault.Invalid, "pattern: %w", err))
 	}
-	groups := map[string][]string{}
+	if err := p.Partitions(by); err != nil {
+		return nil, left, Permanent(err)
+	}
+	groups = map[string][]string{}
 	err = fs.WalkDir(f.root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -144,22 +149,15 @@ func (f *folder) groups(ctx context.Context, c fileSourceConfig, by dag.Partitio
 			return nil
 		}
 
-		found, ok := p.match(name)
-		if !ok {
-			return nil
+		switch key, ok, err := p.PartitionOf(name, by); {
+		case err != nil:
+			left.Add(err)
+		case ok:
+			groups[key] = append(groups[key], name)
 		}
-
-		key, err := found.partition(by)
-		if err == nil {
-			err = by.Valid(key)
-		}
-		if err != nil {
-			return Permanent(fmt.Errorf("%s: %w", name, err))
-		}
-		groups[key] = append(groups[key], name)
 		return nil
 	})
-	return groups, err
+	return groups, left, err
 }
 
 // pattern is a compiled `pattern`.
@@ -274,7 +272,7 @@ func (f found) timeKey(unit dag.TimeUnit) (string, error) {
 	at, err := time.Parse(layout, text)
 	if err != nil {
 		return "", fault.New(fault.Invalid, "%s is not a date", text).
-			WithHint("rename the file or move it away: until then the source reads no new file")
+			WithHint("rename the file or move it away")
 	}
 	switch unit {
 	case dag.Hour:

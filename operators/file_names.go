@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/plural"
 )
 
 // NamePattern is a compiled `pattern`, which says which files a source reads and to which partition each belongs.
@@ -21,6 +23,27 @@ func CompileNamePattern(text string) (NamePattern, error) {
 		err = fmt.Errorf("it is empty")
 	}
 	return NamePattern{p, text}, err
+}
+
+// LeftOut counts what a source finds and cannot give to a partition. It goes on with the rest.
+type LeftOut struct {
+	count int
+	first error
+}
+
+// Add adds one, and why it is left out.
+func (l *LeftOut) Add(why error) {
+	if l.count++; l.first == nil {
+		l.first = why
+	}
+}
+
+// Text says how many there are, and why the first one is left out; it is empty if there are none.
+func (l *LeftOut) Text() string {
+	if l.count == 0 {
+		return ""
+	}
+	return plural.Or(l.count, "file is", "files are") + " left out: " + fault.Text(l.first)
 }
 
 // Fixed returns what all names that the pattern matches begin with.
@@ -41,18 +64,18 @@ func (p NamePattern) Partitions(by dag.Partitioning) error {
 	return err
 }
 
-// PartitionOf returns the partition of a file; ok is false if the pattern does not match its name.
+// PartitionOf returns the partition of a file; ok is false if the pattern does not match its name. The error of a name
+// that gives no partition is about this file alone.
 func (p NamePattern) PartitionOf(name string, by dag.Partitioning) (key string, ok bool, err error) {
 	values, ok := p.match(name)
 	if !ok {
 		return "", false, nil
 	}
-	key, err = values.partition(by)
-	if err == nil {
+	if key, err = values.partition(by); err == nil {
 		err = by.Valid(key)
 	}
 	if err != nil {
-		return "", true, Permanent(fmt.Errorf("%s: %w", name, err))
+		return "", true, fmt.Errorf("%s: %w", name, err)
 	}
 	return key, true, nil
 }

@@ -175,31 +175,37 @@ func parseFileConfig(config map[string]any) (fileSourceConfig, *dag.ConfigError)
 
 // Enumerate implements Enumerator.
 func (o *fileSource) Enumerate(ctx context.Context, e Enumeration) ([]Unit, error) {
+	found, err := o.Resume(ctx, e)
+	return found.Units, err
+}
+
+// Resume implements Resumer. It lists everything each time.
+func (o *fileSource) Resume(ctx context.Context, e Enumeration) (found Listing, err error) {
 	c, configFault := parseFileConfig(e.Config)
 	if configFault != nil {
-		return nil, ConfigError(configFault)
+		return found, ConfigError(configFault)
 	}
 	folder, err := openFolder(e.Roots, c)
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	defer folder.root.Close()
 
-	groups, err := folder.groups(ctx, c, e.PartitionBy)
+	groups, left, err := folder.groups(ctx, c, e.PartitionBy)
 	if err != nil {
-		return nil, err
+		return found, err
 	}
-	units := make([]Unit, 0, len(groups))
+	found.LeftOut = left
 	for _, key := range sortedKeys(groups) {
 		unit, err := o.unit(ctx, folder, key, groups[key], e.Now)
 		if err != nil {
-			return nil, err
+			return found, err
 		}
 		if unit != nil {
-			units = append(units, *unit)
+			found.Units = append(found.Units, *unit)
 		}
 	}
-	return units, nil
+	return found, nil
 }
 
 // unit returns the unit of some files, without those deleted since they were listed. It returns nil if none is left.
@@ -289,7 +295,7 @@ func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, fol
 	if len(unit.Files) > 0 {
 		return unit.Files, nil
 	}
-	groups, err := folder.groups(ctx, c, t.PartitionBy)
+	groups, _, err := folder.groups(ctx, c, t.PartitionBy)
 	if err != nil {
 		return nil, err
 	}

@@ -68,6 +68,7 @@ type Listing struct {
 	Before   int             // number of units that were not listed, because they lie before the position
 	Partial  bool            // the units before the position were not listed
 	Position json.RawMessage // for the next listing
+	LeftOut  LeftOut         // what there is and cannot be read: the rest is
 }
 
 // Unit is one thing to read: a file, a page, an object.

@@ -364,7 +364,7 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
 	args := []any{caller.OrgID, dag.ActivationSource}
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, j.source ->> 'kind', `+HiddenJob(caller, &args)+`
+		SELECT j.id, j.dag_name, j.name, j.source ->> 'kind', `+HiddenJob(caller, &args)+`
 		FROM dag_current_versions c
 		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
 		WHERE c.org_id = $1
@@ -381,6 +381,7 @@ func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Calle
 
 // SourceJob is a source job of an active version.
 type SourceJob struct {
+	ID             uuid.UUID
 	DAG, Job, Kind string
 	Hidden         bool // from the caller: see ReadableJobs
 }

@@ -99,9 +99,9 @@ func items(s seen) []Item {
 		list = append(list, ofDead(g))
 	}
 	for _, src := range s.sources {
-		if src.Error != "" {
+		if text := cmp.Or(src.Error, src.LeftOut); text != "" {
 			list = append(list, Item{Kind: SourceError, DAG: src.DAG, Job: src.Job, Since: src.LastFireAt,
-				Text: src.Error, Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
+				Text: text, Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
 		}
 	}
 

@@ -43,7 +43,8 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 			Late: &registry.Late{Partition: "2026-10-31", DueAt: at(3)}},
 			{Name: "rates", DAG: "fares", Job: "get", Late: &registry.Late{DueAt: at(1)}}},
 		sources: []views.SourceStatus{
-			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"}},
+			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"},
+			{DAG: "sales", Job: "logs", LeftOut: "1 file is left out"}},
 		pauses: []tasks.Pause{{DAG: "sales", Job: "load", Actor: "user:ann", Reason: "stock-taking", At: at(6)}},
 		unserved: []tasks.OrgQueue{
 			{Runtime: "poll", Needs: "a", Count: 2, First: madeAt(at(5))},
@@ -73,6 +74,7 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{BuildFailed, "sales v3", "", since(2), "no such column"},
 		{Blocked, "sales/join", "ann", nil, "no common partitions"},
 		{SourceError, "sales/files", "", nil, "no such folder"},
+		{SourceError, "sales/logs", "", nil, "1 file is left out"},
 		{NoWorker, "poll", "", since(4), "3 queued tasks that no live worker can run"},
 		{Late, "rates", "", since(1), "it was to be updated by now"},
 		{Late, "daily@2026-10-31", "ann", since(3), "the partition is due, and missing"},

@@ -125,11 +125,12 @@ func (src *Sources) Enumerate(
 			}
 		}
 		_, err := tx.Exec(ctx, `
-			INSERT INTO enumerations (job_id, org_id, enumerated_at, units, position) VALUES ($1, $2, $3, $4, $5)
+			INSERT INTO enumerations AS e (job_id, org_id, enumerated_at, units, position, left_out)
+			VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''))
 			ON CONFLICT (job_id) DO UPDATE
 			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, position = EXCLUDED.position,
-				error = NULL`,
-			job.ID, job.OrgID, now, units, found.Position)
+				error = NULL, left_out = coalesce(EXCLUDED.left_out, CASE WHEN $7 THEN e.left_out END)`,
+			job.ID, job.OrgID, now, units, found.Position, found.LeftOut.Text(), found.Partial)
 		return err
 	})
 	return units, err

@@ -1,8 +1,11 @@
 package sources_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -74,6 +77,42 @@ func TestAFileThatCannotBeRead(t *testing.T) {
 		w.Tasks("raw"))
 	require.Equal(t, map[string][]string{"2024-01-01": {"1"}, "2024-01-02": {"4"}}, w.Read("landed_sums"))
 	require.Zero(t, w.Count(`SELECT FROM waiting`))
+}
+
+// A file whose name is no day holds up no other one: people are told of it until it is renamed.
+func TestAFileWhoseNameIsNoPartition(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "n\n1\n")
+	w.Drop("2024-02-30.csv", "n\n2\n")
+	leftOut := func() string {
+		t.Helper()
+		list, err := w.D.Views.Sources(t.Context(), w.Caller)
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.Empty(t, list[0].Error)
+		return list[0].LeftOut
+	}
+	const why = "1 file is left out: 2024-02-30.csv: 2024-02-30 is not a date"
+	w.Serve(dispatchertest.Landed)
+	require.Equal(t, []string{"2024-01-01 Completed"}, w.Tasks("raw"), "the build goes on without it")
+	require.Contains(t, leftOut(), why)
+
+	w.Drop("2024-01-02.csv", "n\n3\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"1"}, "2024-01-02": {"3"}}, w.Read("landed_sums"))
+	require.Contains(t, leftOut(), why)
+	reasons, err := json.Marshal(w.WhyNot("landed_sums", "2024-02-29"))
+	require.NoError(t, err)
+	require.Contains(t, string(reasons), why)
+
+	require.NoError(t, os.Rename(filepath.Join(w.Landing, "2024-02-30.csv"),
+		filepath.Join(w.Landing, "2024-02-29.csv")))
+	w.Poll()
+	w.Settle()
+	require.Empty(t, leftOut())
+	require.Equal(t, []string{"2"}, w.Read("landed_sums")["2024-02-29"])
 }
 
 // Content that failed, was replaced by other content that failed, and came back is tried again: its first task had

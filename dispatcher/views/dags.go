@@ -78,6 +78,7 @@ type SourceStatus struct {
 	LastFireAt *time.Time `json:"last_fire_at,omitempty"`
 	Error      string     `json:"error,omitempty"`
 	ErrorSince *time.Time `json:"error_since,omitempty" doc:"When it first failed after it worked"`
+	LeftOut    string     `json:"left_out,omitempty" doc:"What it found last and cannot read, while it reads the rest"`
 }
 
 // DAGs lists the org's DAGs in the order of their names, from the first one after the given name.

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // SourceDetail is a source with its schedule and its position.
@@ -139,6 +140,10 @@ func (vs *Views) sources(
 		return nil, fmt.Errorf("read sources: %w", err)
 	}
 
+	left, err := leftOut(ctx, tx, caller.OrgID, jobs)
+	if err != nil {
+		return nil, err
+	}
 	list := []SourceStatus{}
 	for _, j := range jobs {
 		if dagName != "" && j.DAG != dagName {
@@ -146,14 +151,39 @@ func (vs *Views) sources(
 		}
 
 		status := known[key{j.DAG, j.Job}]
-		status.DAG, status.Job, status.Kind = j.DAG, j.Job, j.Kind
+		status.DAG, status.Job, status.Kind, status.LeftOut = j.DAG, j.Job, j.Kind, left[j.ID]
 		if status.State == "" {
 			status.State = "Pending" // the dispatcher has not come to it yet
 		}
 		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
-			status.Error, status.ErrorSince = "", nil // it may quote paths and rows
+			status.Error, status.ErrorSince, status.LeftOut = "", nil, "" // they may quote paths and rows
 		}
 		list = append(list, status)
 	}
 	return list, nil
+}
+
+// leftOut returns what the last listings of sources left out, by job.
+func leftOut(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, jobs []registry.SourceJob,
+) (map[uuid.UUID]string, error) {
+	ids := make([]uuid.UUID, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.ID
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT job_id, left_out FROM enumerations WHERE org_id = $1 AND job_id = ANY($2) AND left_out IS NOT NULL`,
+		org, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read what sources left out: %w", err)
+	}
+
+	found := map[uuid.UUID]string{}
+	var id uuid.UUID
+	var text string
+	_, err = pgx.ForEachRow(rows, []any{&id, &text}, func() error {
+		found[id] = text
+		return nil
+	})
+	return found, fault.Wrap(err, "read what sources left out")
 }

@@ -22,6 +22,7 @@ type firing struct {
 	failed     string     // the error of the last time
 	read       *time.Time // when this version last read it in full
 	units      int        // how many partitions it found then
+	left       string     // what it found then and left out
 }
 
 // source explains why a source does not bring a partition or, where key is empty, anything.
@@ -89,7 +90,7 @@ func sourceReasons(f firing, wanted bool) []Reason {
 		reasons = append(reasons, Reason{Code: whySourceFailed, Error: f.failed})
 	}
 	if wanted && f.read != nil {
-		reasons = append(reasons, Reason{Code: whySourceLacks, Since: f.read, Count: f.units})
+		reasons = append(reasons, Reason{Code: whySourceLacks, Since: f.read, Count: f.units, Error: f.left})
 	}
 
 	switch {
@@ -120,8 +121,8 @@ func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, erro
 	var at *time.Time
 	var unread string // why a build could not read it
 	err = e.tx.QueryRow(ctx, `
-		SELECT enumerated_at, units, coalesce(error, '') FROM enumerations WHERE org_id = $1 AND job_id = $2`,
-		e.caller.OrgID, job.ID).Scan(&at, &f.units, &unread)
+		SELECT enumerated_at, units, coalesce(error, ''), coalesce(left_out, '') FROM enumerations
+		WHERE org_id = $1 AND job_id = $2`, e.caller.OrgID, job.ID).Scan(&at, &f.units, &unread, &f.left)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return f, fmt.Errorf("enumeration of %s: %w", job.Address(), err)
 	}

@@ -347,8 +347,8 @@ var sourceWordings = map[Code]wording{
 	whySourceIdle:   {"a source", func(r Reason) string { return "the source waits for its " + r.Detail }},
 	whySourceFailed: {"a source", func(r Reason) string { return "the source could not be read" + saying(r.Error) }},
 	whySourceLacks: {"a source", func(r Reason) string {
-		return fmt.Sprintf("the source was read%s, but this is not among its %s",
-			at(r.Since), plural.Of(r.Count, "partition"))
+		return fmt.Sprintf("the source was read%s, but this is not among its %s%s",
+			at(r.Since), plural.Of(r.Count, "partition"), saying(r.Error))
 	}},
 	whySourcePending: {"a source", func(r Reason) string {
 		if r.Since == nil {

@@ -71,17 +71,17 @@ func (o *operator) Resume(ctx context.Context, e operators.Enumeration) (found o
 		e.Now.Sub(last.WholeAt) < c.listAll {
 		from = last
 	}
-	groups, err := b.groups(ctx, e.PartitionBy, from.After)
+	groups, left, err := b.groups(ctx, e.PartitionBy, from.After)
 	if err == nil && from.After != "" && len(groups) > 0 && groups[0].partition == from.Partition {
 		// A late object of a partition whose others lie before the position.
 		from = position{WholeAt: e.Now}
-		groups, err = b.groups(ctx, e.PartitionBy, "")
+		groups, left, err = b.groups(ctx, e.PartitionBy, "")
 	}
 	if err != nil {
 		return found, err
 	}
 
-	found.Before, found.Partial = from.Units, from.After != ""
+	found.Before, found.Partial, found.LeftOut = from.Units, from.After != "", left
 	for _, g := range groups {
 		u, err := g.unit()
 		if err != nil {
@@ -107,12 +107,13 @@ func (p position) advance(groups []group, units []operators.Unit, known map[stri
 	return p
 }
 
-// groups lists the objects behind a key by partition. Where keys ascend, the groups are in the order of their keys,
-// otherwise in that of their partitions.
-func (b *objects) groups(ctx context.Context, by dag.Partitioning, after string) ([]group, error) {
-	var groups []group
+// groups lists the objects behind a key by partition, and those whose names give none. Where keys ascend, the groups
+// are in the order of their keys, otherwise in that of their partitions.
+func (b *objects) groups(
+	ctx context.Context, by dag.Partitioning, after string,
+) (groups []group, left operators.LeftOut, err error) {
 	at, previous := map[string]int{}, after
-	err := b.list(ctx, after, func(key string, o types.Object) error {
+	err = b.list(ctx, after, func(key string, o types.Object) error {
 		if b.AscendingKeys && key <= previous {
 			return operators.Permanent(fault.New(fault.Invalid,
 				"the server lists %s behind %s, which is not the order of keys", key, previous).
@@ -120,8 +121,11 @@ func (b *objects) groups(ctx context.Context, by dag.Partitioning, after string)
 		}
 		previous = key
 		partition, ok, err := b.names.PartitionOf(strings.TrimPrefix(key, b.Prefix), by)
+		if err != nil {
+			left.Add(err)
+		}
 		if err != nil || !ok {
-			return err
+			return nil
 		}
 
 		i, known := at[partition]
@@ -139,7 +143,7 @@ func (b *objects) groups(ctx context.Context, by dag.Partitioning, after string)
 	if !b.AscendingKeys {
 		slices.SortFunc(groups, func(x, y group) int { return strings.Compare(x.partition, y.partition) })
 	}
-	return groups, err
+	return groups, left, err
 }
 
 // list calls each for all objects whose keys begin as those that the config selects, behind a key.

@@ -119,7 +119,7 @@ func objectsOf(ctx context.Context, t *operators.Task, b *objects) ([]string, er
 		return u.Objects, b.own(u.Objects)
 	}
 
-	groups, err := b.groups(ctx, t.PartitionBy, "")
+	groups, _, err := b.groups(ctx, t.PartitionBy, "")
 	if err != nil {
 		return nil, err
 	}

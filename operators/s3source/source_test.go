@@ -243,6 +243,27 @@ func TestAListingGoesOnWhereAllWasRead(t *testing.T) {
 	require.Equal(t, 200, part.Before)
 }
 
+// An object whose name is no day is left out of every listing that reaches it, and holds up no other one.
+func TestAnObjectWhoseNameIsNoPartition(t *testing.T) {
+	t.Parallel()
+	s := tests3.Start(t)
+	seed(t, s, 3, 2)
+	put(t, s, "2020-01-32/00000.csv", "n\n1\n")
+	put(t, s, "2020-01-32/00001.csv", "n\n1\n")
+	r := newReader(t, s, daily, fields{"ascending_keys": true, "list_all_every": "1h"})
+	all, news, _ := r.list(t)
+	require.Len(t, news, 3)
+	require.Equal(t, "2 files are left out: 2020-01-32/00000.csv: 2020-01-32 is not a date; "+
+		"rename the file or move it away", all.LeftOut.Text())
+
+	r.publish(all)
+	r.list(t)
+	part, news, _ := r.list(t)
+	require.True(t, part.Partial)
+	require.Empty(t, news)
+	require.Equal(t, all.LeftOut.Text(), part.LeftOut.Text())
+}
+
 // An object that comes late to the partition at the position brings the others of that partition with it.
 func TestALateObjectAtThePosition(t *testing.T) {
 	t.Parallel()

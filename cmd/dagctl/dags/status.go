@@ -1,6 +1,7 @@
 package dags
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -273,7 +274,7 @@ func writeSources(c *cli.CLI, w io.Writer, sources []views.SourceStatus) {
 	}
 	for _, s := range sources {
 		t.Add(s.DAG+"/"+s.Job, s.Kind, s.State, cli.Ago(s.LastFireAt, now), cli.Ago(s.NextFireAt, now),
-			cli.OneLine(s.Error, 80))
+			cli.OneLine(cmp.Or(s.Error, s.LeftOut), 80))
 	}
 	t.Write(w)
 }
