@@ -25,6 +25,28 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
+// notManual says where the tasks of a job come from that takes none made by hand.
+func notManual(job *registry.Job) error {
+	from, hint := "its inputs", fmt.Sprintf("`dagctl backfill %s` computes partitions again", job.Address())
+	if s := job.Def.Source; s != nil {
+		switch s.Kind {
+		case "timer":
+			from = "timers"
+			hint = fmt.Sprintf("`dagctl timers create %s --at LOCAL --timezone ZONE` makes one", job.Address())
+		case "webhook":
+			from, hint = "deliveries to its address", fmt.Sprintf("`dagctl why %s` says what came", job.Address())
+		case "always_on":
+			from = "its own run, which does not end"
+			hint = fmt.Sprintf("`dagctl why %s` says how it goes", job.Address())
+		default:
+			from = "its schedule"
+			hint = fmt.Sprintf("`dagctl run %s` without a payload and options of tasks reads it now", job.Address())
+		}
+	}
+	return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from %s", job.Address(), from).
+		WithHint("%s; `source: {kind: manual}` takes tasks made by hand", hint)
+}
+
 // Enqueue makes tasks of a manual job in one transaction. For an idempotency key that is known it returns the existing
 // task.
 func (d *Dispatcher) Enqueue(
@@ -38,10 +60,7 @@ func (d *Dispatcher) Enqueue(
 			return err
 		}
 		if job.Def.Source == nil || job.Def.Source.Kind != "manual" {
-			return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from its inputs or its schedule",
-				job.Address()).
-				WithHint("`dagctl run %s` without a payload and options of tasks reads a source now; "+
-					"`source: {kind: manual}` takes tasks made by hand", job.Address())
+			return notManual(job)
 		}
 
 		if err := d.Pressure.HasRoom(caller.OrgID, job.Def.Runtime); err != nil {

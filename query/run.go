@@ -207,8 +207,7 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 		for _, n := range names {
 			dataset, ok := found[n.Name]
 			if !ok {
-				return fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place).
-					WithHint("`dagctl datasets list` shows those you may read")
+				return missing(n, at)
 			}
 			r.datasets = append(r.datasets, dataset)
 		}
@@ -231,6 +230,16 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 		return r, errors.Join(err, q.release(ctx, caller, r))
 	}
 	return r, nil
+}
+
+// missing says that there is no dataset at a moment, or none that the caller may read.
+func missing(n engine.Reading, at registry.Moment) error {
+	if at.Live() {
+		return fault.New(fault.NotFound, "there is no dataset %q%s", n.Name, n.Place).
+			WithHint("`dagctl datasets list` shows those you may read")
+	}
+	return fault.New(fault.NotFound, "there is no dataset %q at that moment%s", n.Name, n.Place).
+		WithHint("`dagctl datasets list` shows those you may read now, and `dagctl history DAG` its versions")
 }
 
 func (r reading) versions() []uuid.UUID {

@@ -84,6 +84,10 @@ func TestDatasetsOverTheCommandLine(t *testing.T) {
 	missing := dagctl(t, env, "datasets", "get", "nothing")
 	require.Equal(t, cli.ExitFailed, missing.code)
 	require.Contains(t, missing.err, `there is no dataset "nothing"`)
+	early := dagctl(t, env, "query", "FROM daily_highest", "--at", "2001-01-01T00:00:00Z")
+	require.Contains(t, early.err, `there is no dataset "daily_highest" at that moment`)
+	require.Contains(t, early.err, "dagctl history")
+	require.Contains(t, dagctl(t, env, "query", "SHOW TABLES").err, "dagctl datasets list")
 }
 
 func TestWhatAReaderMayNotSeeIsNotThere(t *testing.T) {

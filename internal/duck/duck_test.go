@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +183,23 @@ func TestViewIsolatesTheStatement(t *testing.T) {
 	_, err = s.View(t.Context(), q)
 	require.ErrorContains(t, err, "LINE 2:   nope FROM t")
 	require.True(t, duck.Deterministic(err))
+
+	q, err = s.Parse(t.Context(), "SELECT 1 LIMIT 99999999999999999999")
+	require.NoError(t, err)
+	_, err = s.View(t.Context(), q)
+	require.ErrorContains(t, err, "LINE 1 of the statement")
+}
+
+// What is too deep says what to do about it, and nothing of settings, which nobody may set.
+func TestStatementsThatAreTooDeep(t *testing.T) {
+	t.Parallel()
+	s := open(t, duck.Config{})
+	for _, query := range []string{"SELECT 1" + strings.Repeat("+1", 30_000),
+		"SELECT " + strings.Repeat("[", 2000) + strings.Repeat("]", 2000)} {
+		_, err := s.Parse(t.Context(), query)
+		require.EqualError(t, err, "Max expression depth limit of 1000 exceeded.")
+		require.Contains(t, fault.Text(err), "split it into subqueries")
+	}
 }
 
 func TestRelation(t *testing.T) {

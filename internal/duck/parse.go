@@ -60,7 +60,12 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 	case parsed.Error && parsed.Type == "not implemented":
 		return nil, fault.New(fault.Invalid, "%s", refusal(parsed.Message))
 	case parsed.Error:
-		return nil, fault.New(fault.Invalid, "%s%s", parsed.Message, lineOf(query, parsed.Position))
+		message, deep, _ := strings.Cut(parsed.Message, tooDeep)
+		err := fault.New(fault.Invalid, "%s%s", message, lineOf(query, parsed.Position))
+		if deep != "" {
+			err = err.WithHint("split it into subqueries, or put what repeats into rows of a table")
+		}
+		return nil, err
 	case len(parsed.Statements) != 1:
 		return nil, fault.New(fault.Invalid, "there are %d statements; there must be exactly one SELECT",
 			len(parsed.Statements))
@@ -95,6 +100,9 @@ func (q *Select) Check(known []string) error {
 	}
 	return nil
 }
+
+// tooDeep begins DuckDB's advice to those whose expressions are too deep: a setting, which nobody may change.
+const tooDeep = ` Use "SET max_expression_depth`
 
 // bareInfinity is what DuckDB writes, as no other JSON does, for a literal beyond DOUBLE.
 var bareInfinity = regexp.MustCompile(`"value":-?Infinity[,}]`)
@@ -202,7 +210,9 @@ func (r *relationScan) walk(node any, ctes []string) {
 					WithHint("it shows or changes the server that runs the statement, and not its data")
 			}
 		case "SHOW_REF":
-			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed")
+			r.err = fault.New(fault.Invalid, "DESCRIBE, SHOW and SUMMARIZE are not allowed").
+				WithHint("a query may begin with DESCRIBE or SUMMARIZE; `dagctl datasets list` shows the datasets, " +
+					"and `dagctl datasets get NAME` the columns")
 		case "PARAMETER", "VALUE_PARAMETER":
 			r.err = fault.New(fault.Invalid, "parameters ($name, ?) are not allowed").
 				WithHint("use getvariable('partition'), getvariable('start') and getvariable('end')")

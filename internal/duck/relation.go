@@ -276,7 +276,7 @@ func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	return "SELECT * FROM " + name, nil
 }
 
-var lineNumber = regexp.MustCompile(`LINE (\d+):`)
+var lineNumber = regexp.MustCompile(`LINE (\d+)(:| of the statement)`)
 
 // oneLineUp changes DuckDB's line numbers to those of the statement itself, which begins on the second line of the
 // view.
@@ -284,8 +284,9 @@ func oneLineUp(err error) error {
 	var e *duckdb.Error
 	if errors.As(err, &e) {
 		e.Msg = lineNumber.ReplaceAllStringFunc(e.Msg, func(text string) string {
-			n, _ := strconv.Atoi(text[len("LINE ") : len(text)-1])
-			return fmt.Sprintf("LINE %d:", max(1, n-1))
+			parts := lineNumber.FindStringSubmatch(text)
+			n, _ := strconv.Atoi(parts[1])
+			return fmt.Sprintf("LINE %d%s", max(1, n-1), parts[2])
 		})
 	}
 	return err
