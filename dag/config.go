@@ -17,7 +17,8 @@ import (
 
 // compileSchema compiles a JSON Schema. It refuses references to other documents, so that nothing is fetched.
 func compileSchema(document any) (*jsonschema.Schema, error) {
-	const name = "schema.json"
+	const place = "dag:///"
+	const name = place + "schema.json" // a name without a scheme would stand for a file of the server
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.UseLoader(noLoader{})
@@ -28,7 +29,8 @@ func compileSchema(document any) (*jsonschema.Schema, error) {
 	schema, err := compiler.Compile(name)
 	var elsewhere *jsonschema.LoadURLError
 	if errors.As(err, &elsewhere) {
-		return nil, fmt.Errorf("it refers to %s, and other documents are not read", elsewhere.URL)
+		return nil, fmt.Errorf("it refers to %s, and other documents are not read",
+			strings.TrimPrefix(elsewhere.URL, place))
 	}
 	var invalid *jsonschema.SchemaValidationError
 	if errors.As(err, &invalid) {
@@ -40,6 +42,10 @@ func compileSchema(document any) (*jsonschema.Schema, error) {
 			}
 			return nil, fmt.Errorf("at /%s: %s", strings.Join(leaf.InstanceLocation, "/"), inEnglish(leaf))
 		}
+	}
+	if err == nil && endless(schema) {
+		return nil, errors.New("it refers to itself without an end: a schema may refer to itself only within a " +
+			"property or an item")
 	}
 	return schema, err
 }

@@ -1,9 +1,11 @@
 package dag
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,6 +17,83 @@ import (
 
 // payloadFaults is how many faults of a payload are told at once.
 const payloadFaults = 5
+
+// CompilePayload compiles the JSON Schema of a payload. A deploy refuses those that do not compile.
+func CompilePayload(text []byte) (*jsonschema.Schema, error) {
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	return compileSchema(document)
+}
+
+// endless reports whether a schema, or one within it, refers to itself for the same value, so that no value could ever
+// be checked.
+func endless(schema *jsonschema.Schema) bool {
+	const open, done = 1, 2
+	state := map[*jsonschema.Schema]int{}
+	var visit func(s *jsonschema.Schema) bool
+	visit = func(s *jsonschema.Schema) bool {
+		if s == nil || state[s] == done {
+			return false
+		}
+		if state[s] == open {
+			return true
+		}
+
+		state[s] = open
+		if slices.ContainsFunc(ofSameValue(s), visit) {
+			return true
+		}
+		state[s] = done
+		return false
+	}
+
+	seen := map[*jsonschema.Schema]bool{}
+	for waiting := []*jsonschema.Schema{schema}; len(waiting) > 0; {
+		s := waiting[0]
+		if waiting = waiting[1:]; s == nil || seen[s] {
+			continue
+		}
+		seen[s] = true
+		if visit(s) {
+			return true
+		}
+		waiting = append(append(waiting, ofSameValue(s)...), ofParts(s)...)
+	}
+	return false
+}
+
+// ofSameValue returns the schemas that a value must match besides, or may.
+func ofSameValue(s *jsonschema.Schema) []*jsonschema.Schema {
+	all := slices.Concat([]*jsonschema.Schema{s.Ref, s.RecursiveRef, s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf,
+		s.OneOf, slices.Collect(maps.Values(s.DependentSchemas)))
+	if s.DynamicRef != nil {
+		all = append(all, s.DynamicRef.Ref)
+	}
+	for _, d := range s.Dependencies {
+		if of, ok := d.(*jsonschema.Schema); ok {
+			all = append(all, of)
+		}
+	}
+	return all
+}
+
+// ofParts returns the schemas of a value's properties and items.
+func ofParts(s *jsonschema.Schema) []*jsonschema.Schema {
+	all := slices.Concat([]*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020,
+		s.UnevaluatedItems, s.ContentSchema}, slices.Collect(maps.Values(s.Properties)),
+		slices.Collect(maps.Values(s.PatternProperties)), s.PrefixItems)
+	for _, of := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
+		switch of := of.(type) {
+		case *jsonschema.Schema:
+			all = append(all, of)
+		case []*jsonschema.Schema:
+			all = append(all, of...)
+		}
+	}
+	return all
+}
 
 // PayloadError returns what a schema has against a payload, in one line: what is wrong where, and what would be right.
 // err is the verdict of a compiled schema; nil is none.

@@ -1,6 +1,7 @@
 package dag
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -51,4 +52,28 @@ func TestPayloadErrors(t *testing.T) {
 		"list": ["a", "b", "c", "d", "e", "f", "g"]}`))
 	require.NoError(t, err)
 	require.ErrorContains(t, PayloadError(schema.Validate(value)), "; and 3 more")
+}
+
+// A schema that could check no value, and one that is elsewhere, are refused; neither names a folder of the server.
+func TestSchemasThatCannotCheck(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"$ref": "#"}`: "refers to itself without an end",
+		`{"properties": {"a": {"allOf": [{"$ref": "#/properties/b"}]},
+			"b": {"anyOf": [{"$ref": "#/properties/a"}]}}}`: "refers to itself without an end",
+		`{"$ref": "other.json"}`:           "it refers to other.json, and other documents are not read",
+		`{"$ref": "file:///etc/passwd"}`:   "it refers to file:///etc/passwd, and other documents are not read",
+		`{"$ref": "#/properties/nothing"}`: "nothing",
+		`{"properties": {"next": {"$ref": "#"}, "list": {"items": {"$ref": "#"}}}}`:                     "",
+		`{"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}`: "",
+	} {
+		_, err := CompilePayload([]byte(schema))
+		if want == "" {
+			require.NoError(t, err, schema)
+			continue
+		}
+		require.ErrorContains(t, err, want, schema)
+		folder, _ := os.Getwd()
+		require.NotContains(t, err.Error(), folder, schema)
+	}
 }

@@ -354,26 +354,17 @@ func (d *Dispatcher) LockedJob(
 // schema is a job's compiled payload schema.
 type schema struct{ compiled *jsonschema.Schema }
 
-// PayloadSchema compiles the schema of a job's payload. It returns nil if the job has none. A deploy refuses schemas
-// that do not compile, so an error is a fault of the server.
+// PayloadSchema compiles the schema of a job's payload. It returns nil if the job has none.
 func PayloadSchema(job *registry.Job) (*schema, error) {
 	text := job.Def.PayloadSchema
 	if len(text) == 0 || string(text) == "null" {
 		return nil, nil
 	}
 
-	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
-	}
-
-	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("payload.json", parsed); err != nil {
-		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
-	}
-	compiled, err := compiler.Compile("payload.json")
-	if err != nil {
-		return nil, fmt.Errorf("payload schema of %s: %w", job.Address(), err)
+	compiled, err := dag.CompilePayload(text)
+	if err != nil { // of a version of an earlier build
+		return nil, fault.New(fault.Invalid, "payload_schema of %s: %w", job.Address(), err).
+			WithHint("mend it, and deploy the DAG")
 	}
 	return &schema{compiled}, nil
 }

@@ -43,7 +43,8 @@ func (l *LeftOut) Text() string {
 	if l.count == 0 {
 		return ""
 	}
-	return plural.Or(l.count, "file is", "files are") + " left out: " + fault.Text(l.first)
+	why := strings.ToValidUTF8(fault.Text(l.first), "\uFFFD") // names are any bytes
+	return plural.Or(l.count, "file is", "files are") + " left out: " + why
 }
 
 // Fixed returns what all names that the pattern matches begin with.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -170,4 +171,20 @@ func TestPatternsThatMakeNoPartitionAreRefused(t *testing.T) {
 		require.NotNil(t, fault, "%s %s", test.pattern, test.by)
 		require.Contains(t, fault.Message, test.want)
 	}
+}
+
+// Names are any bytes; what is said of them is text, which PostgreSQL takes.
+func TestFilesWhoseNamesAreNoText(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	writeFile(t, root, "good.csv", "x\n1\n")
+	writeFile(t, root, "bad\xff.csv", "x\n1\n")
+	found, err := builtin(t, "file_source").(operators.Resumer).Resume(t.Context(), operators.Enumeration{
+		Config:      map[string]any{"path": ".", "pattern": "{key}.csv", "format": "csv"},
+		PartitionBy: dag.Partitioning{Kind: dag.ByKey}, Roots: []string{root}, Now: time.Now(),
+	})
+	require.NoError(t, err)
+	require.Len(t, found.Units, 1)
+	require.True(t, utf8.ValidString(found.LeftOut.Text()))
+	require.Contains(t, found.LeftOut.Text(), "1 file is left out: bad\uFFFD.csv")
 }

@@ -59,7 +59,12 @@ func (q *Query) begin(ctx context.Context, org uuid.UUID, of string, scope relat
 
 	a := &asker{g, scope, l, s}
 	var names []engine.Reading
-	err = a.failed(g.Do(ctx, engine.Reads{SQL: s.SQL}, &names))
+	if s.whole != "" {
+		err = a.failed(g.Do(ctx, engine.Reads{SQL: s.whole}, &names))
+	}
+	if err == nil {
+		err = a.failed(g.Do(ctx, engine.Reads{SQL: s.SQL}, &names))
+	}
 	if err == nil && len(names) > maxRelations {
 		err = fault.New(fault.TooLarge, "the query reads %d relations; at most %d are allowed", len(names),
 			maxRelations)

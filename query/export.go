@@ -114,6 +114,7 @@ func (q *Query) statementOf(ctx context.Context, caller authz.Caller, e *Exporte
 	s.At, s.SQL = e.At, "SELECT * FROM "+sqltext.Quote(found.Name)
 	if e.Where != "" {
 		s.SQL += " WHERE (" + e.Where + "\n)"
+		s.whole = "SELECT 1 WHERE " + e.Where
 	}
 	return s, q.check(&s)
 }

@@ -27,10 +27,11 @@ var DefaultLimits = Limits{
 	CopyBytes: 1 << 30, Exports: 3, ExportTime: time.Hour,
 }
 
-// The most that a caller may request.
+// MaxSQL is how many bytes a statement may have.
+const MaxSQL = 100_000
+
 const (
-	maxSQL       = 100_000 // bytes
-	maxRelations = 100     // in one statement
+	maxRelations = 100 // in one statement, at most
 	defaultRows  = 1000
 )
 

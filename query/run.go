@@ -36,6 +36,7 @@ type Statement struct {
 	as     engine.Streamed // of what goes to the writer
 	to     io.Writer       // takes what the statement returns; nil: it is in the Answer
 	export bool            // it may take as long as exports may
+	whole  string          // a part of it, as a statement that must be one by itself; empty: none
 }
 
 // Answer holds the rows of a statement. All datasets were read as of one moment.
@@ -128,8 +129,8 @@ func (q *Query) tooSlow() error {
 // check refuses statements that cannot succeed.
 func (q *Query) check(s *Statement) error {
 	switch {
-	case len(s.SQL) > maxSQL:
-		return fault.New(fault.TooLarge, "the statement has %d bytes; at most %d are allowed", len(s.SQL), maxSQL)
+	case len(s.SQL) > MaxSQL:
+		return fault.New(fault.TooLarge, "the statement has %d bytes; at most %d are allowed", len(s.SQL), MaxSQL)
 	case !utf8.ValidString(s.SQL) || strings.ContainsRune(s.SQL, 0):
 		return fault.New(fault.Invalid, "the statement is not valid UTF-8 text")
 	case strings.TrimSpace(s.SQL) == "":
@@ -232,6 +233,16 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 	return r, nil
 }
 
+// lost tells that files of a dataset are gone or damaged from that there is no such dataset.
+func lost(dataset string, err error) error {
+	if !fault.Is(err, fault.NotFound) && !engine.Deterministic(err) {
+		return err
+	}
+	return fault.New(fault.Unavailable, "a file of dataset %s cannot be read: %w", dataset, err).
+		WithHint("an admin can restore it, or run `dagctl rematerialize %s`; `dagctl doctor --verify-files` finds all "+
+			"that is lost", dataset)
+}
+
 // missing says that there is no dataset at a moment, or none that the caller may read.
 func missing(n engine.Reading, at registry.Moment) error {
 	if at.Live() {
@@ -274,7 +285,7 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, g *engin
 		}
 		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, own)
 		if err != nil {
-			return nil, fmt.Errorf("open dataset %s: %w", d.Name, err)
+			return nil, lost(d.Name, fmt.Errorf("open dataset %s: %w", d.Name, err))
 		}
 		files, err := g.In(slices.Concat(opened...)...)
 		if err != nil {

@@ -82,7 +82,13 @@ func TestDatasetsExport(t *testing.T) {
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "2030-01-01"}, "has no partition"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "b..a"}, "ends before it begins"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "nope > 1"}, "nope"},
-		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "true); SELECT (1"}, "2 statements"},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "true); SELECT (1"}, `syntax error at or near ")"`},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "false) UNION ALL (SELECT 'x', 1"},
+			`syntax error at or near ")"`},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "true GROUP BY ALL"}, "syntax error"},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--where", ""}, "--where is empty"},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", ""}, "--partition is empty"},
+		{[]string{"daily_highest", "-o", at("none/x.csv")}, at("none/x.csv")},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--where",
 			"station IN (SELECT station FROM \"readings/landing/0\")"}, "reads other datasets"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "read_text('/etc/passwd') IS NULL"}, "read_text"},
@@ -157,10 +163,16 @@ func TestQueryStreamsAllRows(t *testing.T) {
 	require.NoError(t, os.WriteFile(sql, []byte("-- a comment\nSELECT 42 AS n\n"), 0o600))
 	require.Equal(t, "n\n42\n", must(t, env, "query", "-f", sql, "-o", "csv"))
 	require.Equal(t, "n\n42\n", dagctlWithInput(t, env, "SELECT 42 AS n", "query", "-f", "-", "-o", "csv").out)
+	latin1, large := filepath.Join(dir, "latin1.sql"), filepath.Join(dir, "large.sql")
+	require.NoError(t, os.WriteFile(latin1, []byte("SELECT\n'Sk\u00e5ne', 'caf\xe9'"), 0o600))
+	require.NoError(t, os.WriteFile(large, []byte("SELECT 1"+strings.Repeat(" ", 100_000)), 0o600))
 	for want, args := range map[string][]string{
 		"there are two statements": {"SELECT 1", "-f", sql},
 		"no such file":             {"-f", sql + "x"},
-		"name its file with -f":    {},
+		"latin1.sql is not UTF-8 text (line 2, column 14)": {"-f", latin1},
+		"the statement is not UTF-8 text (line 1":          {"SELECT '\xe9'"},
+		"large.sql has more than the 100000 bytes":         {"-f", large},
+		"name its file with -f":                            {},
 	} {
 		require.Contains(t, dagctl(t, env, append([]string{"query"}, args...)...).err, want)
 	}

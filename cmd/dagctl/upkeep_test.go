@@ -164,6 +164,50 @@ func TestDoctorVerifiesFiles(t *testing.T) {
 	require.Contains(t, short.out, "dagctl rematerialize")
 }
 
+// TestLostFilesAreNamed: who reads rows whose file is damaged, cut short or gone hears of the dataset and what helps.
+func TestLostFilesAreNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, reader)
+	var files []string
+	require.NoError(t, filepath.WalkDir(w.files, func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".parquet") {
+			files = append(files, path)
+		}
+		return err
+	}))
+	require.NotEmpty(t, files)
+	each := func(change func(file string, size int64) error) {
+		for _, file := range files {
+			info, err := os.Stat(file)
+			require.NoError(t, err)
+			require.NoError(t, change(file, info.Size()))
+		}
+	}
+	read := func(want string, withQuery bool) {
+		t.Helper()
+		commands := [][]string{{"datasets", "preview", "daily_highest"}}
+		if withQuery {
+			commands = append(commands, []string{"query", "FROM daily_highest"},
+				[]string{"datasets", "export", "daily_highest", "-o", "-", "--format", "csv"})
+		}
+		for _, command := range commands {
+			r := dagctl(t, env, command...)
+			require.NotZero(t, r.code, command)
+			require.Contains(t, r.err, want, command)
+			require.Contains(t, r.err, "dagctl rematerialize daily_highest", command)
+		}
+	}
+
+	each(func(file string, size int64) error { return os.WriteFile(file, make([]byte, size), 0o600) })
+	read("cannot be read", false)
+	each(func(file string, size int64) error { return os.Truncate(file, size/2) })
+	read("is damaged: it has", true)
+	each(func(file string, _ int64) error { return os.Remove(file) })
+	read("is missing from the storage", true)
+}
+
 // TestDoctorVerifiesObjects: doctor finds objects that are missing, and objects of the right size with other content.
 func TestDoctorVerifiesObjects(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,8 @@ func (ctl *Control) backfillable(
 	case job.Def.Source != nil && job.Def.Source.Kind == "cron" && by.Kind == dag.ByTime:
 		all, err = scheduledPartitions(by, req)
 	case job.Def.Source != nil:
-		err = fault.New(fault.Invalid, "its source keeps nothing that could be read again")
+		err = fault.New(fault.Invalid, "the source of %s keeps nothing that could be read again", job.Address()).
+			WithHint("its partitions come from what it is given: a task, a timer or a delivery for each")
 	default:
 		all, err = ctl.fedPartitions(ctx, job)
 	}

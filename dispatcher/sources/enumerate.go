@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -151,7 +152,7 @@ func (src *Sources) noteUnread(ctx context.Context, job *registry.Job, cause err
 	_, err := src.pool.Exec(ctx, `
 		INSERT INTO enumerations (job_id, org_id, enumerated_at, units, error) VALUES ($1, $2, $3, 0, $4)
 		ON CONFLICT (job_id) DO UPDATE SET enumerated_at = EXCLUDED.enumerated_at, error = EXCLUDED.error`,
-		job.ID, job.OrgID, now, fault.Text(cause))
+		job.ID, job.OrgID, now, strings.ToValidUTF8(fault.Text(cause), "\uFFFD"))
 	if err != nil {
 		return fmt.Errorf("note that source %s was not read: %w", job.Address(), err)
 	}

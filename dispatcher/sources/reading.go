@@ -3,6 +3,7 @@ package sources
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -128,7 +129,7 @@ func (src *Sources) readOne(ctx context.Context, s dueSource, now time.Time) {
 		if next == nil || again.Before(*next) {
 			next = &again
 		}
-		text = failed.Error()
+		text = strings.ToValidUTF8(failed.Error(), "\uFFFD") // names of files are any bytes
 		src.log.Error("a source cannot be read, will try again", "dag", s.DAG, "job", s.Name, "error", failed)
 	case next != nil && next.Before(ended): // it took longer than it rests
 		next = &ended

@@ -34,13 +34,14 @@ func (c *CLI) WriteFile(path string, write func(to io.Writer) error) error {
 	part := filepath.Join(filepath.Dir(target), "."+filepath.Base(target)+"-"+uuid.NewString())
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return fault.New(fault.Invalid, "%w", err).WithHint("name a file in a folder that exists and may be written")
+		return fault.New(fault.Invalid, "%w", aboutFile(path, err)).
+			WithHint("name a file in a folder that exists and may be written")
 	}
 	defer os.Remove(part)
 	defer f.Close()
 
 	if err := write(f); err != nil {
-		return err
+		return aboutFile(path, err)
 	}
 	if info != nil {
 		err = f.Chmod(info.Mode().Perm())
@@ -49,9 +50,22 @@ func (c *CLI) WriteFile(path string, write func(to io.Writer) error) error {
 		err = os.Rename(part, target)
 	}
 	if err != nil {
-		return fault.New(fault.Invalid, "%w", err)
+		return fault.New(fault.Invalid, "%w", aboutFile(path, err))
 	}
 	return nil
+}
+
+// aboutFile names the file that was asked for in an error about the one that is written in its place.
+func aboutFile(path string, err error) error {
+	var one *fs.PathError
+	var two *os.LinkError
+	switch {
+	case errors.As(err, &one):
+		return fmt.Errorf("write %s: %w", path, one.Err)
+	case errors.As(err, &two):
+		return fmt.Errorf("write %s: %w", path, two.Err)
+	}
+	return err
 }
 
 // writeInto writes to what is no file: a pipe, or a device.

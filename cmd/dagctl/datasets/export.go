@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,6 +47,11 @@ appears when it is complete; what was there stays until then, and if anything fa
 			as, err := formatOf(c, file, format)
 			if err != nil {
 				return err
+			}
+			for name, values := range map[string][]string{"where": {where}, "partition": partitions} {
+				if cmd.Flags().Changed(name) && (len(values) == 0 || slices.Contains(values, "")) {
+					return fault.New(fault.Invalid, "--%s is empty", name).WithHint("leave it out to export all rows")
+				}
 			}
 			for _, p := range partitions {
 				if from, to, ok := strings.Cut(p, ".."); ok && to != "" && from > to {

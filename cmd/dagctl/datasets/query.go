@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -127,21 +128,43 @@ func statement(c *cli.CLI, args []string, file string) (string, error) {
 		return "", fault.New(fault.Invalid, "there is no statement").
 			WithHint(`write one SELECT, such as "SELECT count(*) FROM airport_delays", or name its file with -f`)
 	case len(args) > 0 && args[0] != "-":
-		return args[0], nil
+		return args[0], isText("the statement", args[0])
 	}
 
-	in := c.In
+	in, name := c.In, "the statement"
 	if file != "" && file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", fault.New(fault.NotFound, "%w", err)
+			return "", fault.New(fault.NotFound, "%w", err).WithHint("name a file that has one statement")
 		}
 		defer f.Close()
-		in = f
+		in, name = f, file
 	}
-	text, err := io.ReadAll(io.LimitReader(in, 1<<20))
-	if err != nil {
-		return "", fault.New(fault.Invalid, "read the statement: %w", err)
+	text, err := io.ReadAll(io.LimitReader(in, query.MaxSQL+1))
+	switch {
+	case err != nil:
+		return "", fault.New(fault.Invalid, "read the statement: %w", err).
+			WithHint("name a file that has one statement")
+	case len(text) > query.MaxSQL:
+		return "", fault.New(fault.TooLarge, "%s has more than the %d bytes that a statement may have", name,
+			query.MaxSQL)
 	}
-	return string(text), nil
+	return string(text), isText(name, string(text))
+}
+
+// isText refuses bytes that are no text in UTF-8: they would not arrive as they are.
+func isText(name, text string) error {
+	line, column := 1, 1
+	for rest := text; rest != ""; {
+		r, size := utf8.DecodeRuneInString(rest)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return fault.New(fault.Invalid, "%s is not UTF-8 text (line %d, column %d)", name, line, column).
+				WithHint("convert it, such as by `iconv -f latin1 -t utf-8`")
+		case r == '\n':
+			line, column = line+1, 0
+		}
+		rest, column = rest[size:], column+1
+	}
+	return nil
 }
