@@ -305,7 +305,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return err
 	}
 
-	authz.Register(a.API, a.requests)
+	authz.Register(a.API, a.requests, a.identity.Issuers)
 	authz.RegisterOrg(a.API, a.pool)
 	auditlog.AddRoutes(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
