@@ -306,7 +306,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	}
 
 	authz.Register(a.API, a.requests, a.identity.Issuers)
-	authz.RegisterOrg(a.API, a.pool)
+	authz.RegisterOrg(a.API, a.pool, a.requests)
 	auditlog.AddRoutes(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
 	scim.New(a.identity).AddRoutes(a.API)
