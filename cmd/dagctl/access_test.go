@@ -242,6 +242,13 @@ func TestRolesOnSomeDAGs(t *testing.T) {
 	require.Contains(t, must(t, admins, "tokens", "list"), "reader,writer:dou*")
 	bad := dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--grant", "admin:x")
 	require.Contains(t, bad.err, `grants[0].role: expected value to be one of`)
+	for _, ttl := range []string{"90000h", "2s"} {
+		bad = dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--ttl", ttl)
+		require.Contains(t, bad.err, "--ttl: a token lives a minute at least and a year at most, not ")
+		require.Contains(t, bad.err, "--ttl 8760h for a year")
+	}
+	require.Contains(t, dagctl(t, admins, "tokens", "create", "bad").err,
+		"there is no role: name reader, proposer, writer or admin")
 }
 
 // An identity provider keeps users by a token that the command line makes.
