@@ -171,7 +171,8 @@ func (w *world) settled(t *testing.T) (rows map[string][]string) {
 		var open int
 		err := w.pool.QueryRow(t.Context(), `
 			SELECT (SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running'))
-				+ (SELECT count(*) FROM backfills WHERE ended_at IS NULL)`).Scan(&open)
+				+ (SELECT count(*) FROM backfills WHERE ended_at IS NULL)
+				+ (SELECT count(*) FROM dag_versions WHERE status = 'Building')`).Scan(&open)
 		before := rows
 		rows = w.rowsOfAcme(t)
 		return open == 0 && reflect.DeepEqual(before, rows), err
