@@ -79,7 +79,7 @@ func (w world) api(t *testing.T, cfg authz.Config) *authz.API {
 	cfg.Authenticators = append(cfg.Authenticators, authz.NewTokens(w.owner))
 	api, err := authz.NewAPI(cfg)
 	require.NoError(t, err)
-	authz.Register(api, w.requests)
+	authz.Register(api, w.requests, nil)
 	auditlog.AddRoutes(api, w.requests)
 	vault, err := authz.NewVault(authz.VaultConfig{Owner: w.owner, Requests: w.requests,
 		Keys: []string{authz.NewVaultKey()}})
@@ -218,7 +218,7 @@ func TestOperationsDeclareTheirSecurity(t *testing.T) {
 	t.Parallel()
 	api, err := authz.NewAPI(authz.Config{Authenticators: []authz.Authenticator{authz.NewTokens(nil)}})
 	require.NoError(t, err)
-	authz.Register(api, nil)
+	authz.Register(api, nil, nil)
 	authz.Handle(api, authz.Public, huma.Operation{OperationID: "health", Method: "GET", Path: "/healthz"},
 		func(context.Context, authz.Caller, *struct{}) (*struct{}, error) { return nil, nil })
 	doc := decode[struct {

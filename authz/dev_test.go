@@ -26,7 +26,7 @@ func newDev(t *testing.T) (*authz.API, *authz.Dev) {
 	require.NoError(t, err)
 	api, err := authz.NewAPI(authz.Config{Dev: dev})
 	require.NoError(t, err)
-	authz.Register(api, nil)
+	authz.Register(api, nil, nil)
 	show := func(w http.ResponseWriter, _ *http.Request, caller authz.Caller) error {
 		_, err := io.WriteString(w, caller.CSRFToken())
 		return err
@@ -94,7 +94,7 @@ func TestDevToken(t *testing.T) {
 	require.NotEqual(t, dev.Token(), next.Token(), "a token per start")
 	api, err := authz.NewAPI(authz.Config{Dev: next})
 	require.NoError(t, err)
-	authz.Register(api, nil)
+	authz.Register(api, nil, nil)
 	who := call(api, "GET", "/v1/whoami", "", append(as(next.Token()), "Host", local)...)
 	require.Equal(t, authz.Identity{Org: "dev", Actor: "dev", Role: authz.RoleAdmin}, decode[authz.Identity](t, who))
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", append(as(dev.Token()), "Host", local)...).Code)

@@ -11,8 +11,11 @@ import (
 	"github.com/dagctl/dagctl/internal/rest"
 )
 
+// Issuers returns the issuers of the providers at which the people of an org, given by its slug, sign in.
+type Issuers func(org string) []string
+
 // Register adds this package's operations to an API. The pool is the requests'.
-func Register(api *API, requests *pgxpool.Pool) {
+func Register(api *API, requests *pgxpool.Pool, issuers Issuers) {
 	Handle(api, Reader, huma.Operation{
 		OperationID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tags: []string{"access"},
 		Summary: "Get who the caller is, and what it may do",
@@ -35,7 +38,11 @@ func Register(api *API, requests *pgxpool.Pool) {
 			"server's administrator can create a token for several orgs. A scim token lets an identity provider " +
 			"keep the org's users of one `issuer` by SCIM, and nothing else.",
 	}, func(ctx context.Context, caller Caller, in *createTokenInput) (*createTokenOutput, error) {
-		secret, token, err := CreateToken(ctx, requests, caller, in.Body.token())
+		n := in.Body.token()
+		if err := n.requireProvider(caller.OrgSlug, issuers); err != nil {
+			return nil, err
+		}
+		secret, token, err := CreateToken(ctx, requests, caller, n)
 		return &createTokenOutput{CreatedToken{Token: token, Secret: secret}}, err
 	})
 

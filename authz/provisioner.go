@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,6 +63,25 @@ func (n NewToken) validateSCIM(problems *tokenProblems) {
 	if !slices.Contains([]SubjectFrom{FromSignIn, FromExternalID, FromUserName}, n.SubjectFrom) {
 		problems.add("subject_from", "%q holds no subject: use externalId or userName", n.SubjectFrom)
 	}
+}
+
+// requireProvider refuses a scim token for an issuer at which nobody in the org could sign in.
+func (n NewToken) requireProvider(org string, issuers Issuers) error {
+	if n.Kind != KindSCIM {
+		return nil
+	}
+	known := issuers(org)
+	if slices.Contains(known, n.Issuer) {
+		return nil
+	}
+
+	err := fault.New(fault.Invalid, "%q is no provider of this server at which people of %s sign in", n.Issuer, org)
+	err.Problems = []fault.Problem{{Location: "body.issuer", Message: err.Message}}
+	if len(known) == 0 {
+		return err.WithHint("an administrator of the server adds it to identity.providers in the config")
+	}
+	return err.WithHint("people of %s sign in at %s; an administrator of the server adds others to "+
+		"identity.providers in the config", org, strings.Join(known, ", "))
 }
 
 // AuthenticateProvisioner returns the provisioner of a service token of kind scim, or an Unauthenticated fault for

@@ -138,7 +138,10 @@ func (n NewToken) validateUser(problems *tokenProblems) {
 // roles.
 func CheckRoles(role Role, grants []Grant, orgRoles []string) []fault.Problem {
 	var problems tokenProblems
-	if !role.Valid() {
+	switch {
+	case role == "":
+		problems.add("role", "there is no role: name reader, proposer, writer or admin")
+	case !role.Valid():
 		problems.add("role", "%q is no role: use reader, proposer, writer or admin", role)
 	}
 	for _, g := range grants {

@@ -48,6 +48,32 @@ func TestAnAnswerOfAnotherProviderIsRefused(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, c.get(answer.Path+"?"+query.Encode()).status)
 }
 
+// An ID token that a provider made for another sign-in signs nobody in: its nonce is not the one that was asked for.
+func TestATokenOfAnotherSignInIsRefused(t *testing.T) {
+	t.Parallel()
+	p := testoidc.Start(t, testoidc.Options{Users: []testoidc.User{ada}})
+	w := newWorld(t, map[string]*testoidc.Provider{"corp": p})
+	w.invite(w.acme, identity.NewUser{Email: ada.Email, Role: authz.RoleReader})
+	for _, nonce := range []string{"another", ""} {
+		b := w.browser()
+		asked, err := url.Parse(b.start("corp", ""))
+		require.NoError(t, err)
+		query := asked.Query()
+		require.NotEmpty(t, query.Get("nonce"))
+		query.Set("nonce", nonce)
+		if nonce == "" {
+			query.Del("nonce")
+		}
+		asked.RawQuery = query.Encode()
+
+		refused := b.get(p.SignIn(t, asked.String(), "ada"))
+		require.Equal(t, http.StatusUnauthorized, refused.status, refused.body)
+		status, _ := b.me()
+		require.Equal(t, http.StatusUnauthorized, status)
+	}
+	require.Equal(t, http.StatusSeeOther, w.browser().signIn(p, "corp", "ada", "").status)
+}
+
 func TestAddressesThatOnlyLookAlikeAreOthers(t *testing.T) {
 	t.Parallel()
 	p := testoidc.Start(t, testoidc.Options{Users: []testoidc.User{

@@ -76,7 +76,7 @@ func newWorld(t *testing.T, providers map[string]*testoidc.Provider, change ...f
 		SignInPath: identity.SignInPath,
 	})
 	require.NoError(t, err)
-	authz.Register(api, w.requests)
+	authz.Register(api, w.requests, w.identity.Issuers)
 	w.identity.AddRoutes(api)
 	api.HandlePage(authz.Reader, "GET /{$}", func(w http.ResponseWriter, _ *http.Request, c authz.Caller) error {
 		_, err := io.WriteString(w, "home of "+c.Name+" in "+c.OrgSlug)

@@ -75,12 +75,7 @@ func (id *Identity) invite(n NewUser, org string) (NewUser, error) {
 	if !IsEmail(n.Email) {
 		add("email", "%q is not an e-mail address", n.Email)
 	}
-	var names []string
-	for _, p := range id.providers {
-		if id.serves(p.Issuer, org) {
-			names = append(names, p.Issuer)
-		}
-	}
+	names := id.Issuers(org)
 	switch {
 	case n.Issuer == "" && len(names) == 1:
 		n.Issuer = names[0]
@@ -110,15 +105,19 @@ func IsEmail(text string) bool {
 	return err == nil && address.Address == text && strings.Contains(text, "@")
 }
 
-// serves reports whether an issuer is that of a provider at which the people of an org sign in.
-func (id *Identity) serves(issuer, org string) bool {
+// Issuers returns the issuers of the providers at which the people of an org sign in, sorted.
+func (id *Identity) Issuers(org string) (issuers []string) {
 	for _, p := range id.providers {
-		if p.Issuer == issuer && (len(p.Orgs) == 0 || slices.Contains(p.Orgs, org)) {
-			return true
+		if len(p.Orgs) == 0 || slices.Contains(p.Orgs, org) {
+			issuers = append(issuers, p.Issuer)
 		}
 	}
-	return false
+	slices.Sort(issuers)
+	return issuers
 }
+
+// serves reports whether an issuer is that of a provider at which the people of an org sign in.
+func (id *Identity) serves(issuer, org string) bool { return slices.Contains(id.Issuers(org), issuer) }
 
 // userColumns is what scanUser scans, over users u.
 const userColumns = `

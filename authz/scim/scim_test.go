@@ -91,7 +91,7 @@ func makeWorld(t *testing.T, w *world, change ...func(*authz.Config, *pgxpool.Po
 	}
 	api, err := authz.NewAPI(cfg)
 	require.NoError(t, err)
-	authz.Register(api, w.requests)
+	authz.Register(api, w.requests, w.identity.Issuers)
 	w.identity.AddRoutes(api)
 	scim.New(w.identity).AddRoutes(api)
 	wait := func(_ http.ResponseWriter, r *http.Request, _ authz.Caller) error {

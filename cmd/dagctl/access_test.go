@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/authz/identity"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
+	"github.com/dagctl/dagctl/internal/testoidc"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/timers"
 )
@@ -241,27 +242,44 @@ func TestRolesOnSomeDAGs(t *testing.T) {
 	require.Contains(t, must(t, admins, "tokens", "list"), "reader,writer:dou*")
 	bad := dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--grant", "admin:x")
 	require.Contains(t, bad.err, `grants[0].role: expected value to be one of`)
+	for _, ttl := range []string{"90000h", "2s"} {
+		bad = dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--ttl", ttl)
+		require.Contains(t, bad.err, "--ttl: a token lives a minute at least and a year at most, not ")
+		require.Contains(t, bad.err, "--ttl 8760h for a year")
+	}
+	require.Contains(t, dagctl(t, admins, "tokens", "create", "bad").err,
+		"there is no role: name reader, proposer, writer or admin")
 }
 
 // An identity provider keeps users by a token that the command line makes.
 func TestAProvisionersToken(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	okta, partners := testoidc.Start(t, testoidc.Options{}), testoidc.Start(t, testoidc.Options{})
+	w := newWorld(t, withProvider(t, okta), func(cfg *server.Config) {
+		cfg.Identity.Providers = append(cfg.Identity.Providers, server.ProviderConfig{Name: "partners",
+			Issuer: partners.Issuer, ClientID: "dagctl", Orgs: []string{"umbrella"}})
+	})
 	admins := w.env(t, admin)
+	for _, issuer := range []string{"https://acme.okta.com", partners.Issuer} {
+		refused := dagctl(t, admins, "tokens", "create", "okta", "--kind", "scim", "--issuer", issuer)
+		require.Equal(t, cli.ExitFailed, refused.code, refused.err)
+		require.Contains(t, refused.err, issuer+`" is no provider of this server at which people of acme sign in`)
+		require.Contains(t, refused.err, "people of acme sign in at "+okta.Issuer)
+	}
+
 	w.tokens["okta"] = strings.TrimSpace(must(t, admins, "tokens", "create", "okta", "--kind", "scim", "--issuer",
-		"https://acme.okta.com", "--subject-from", "externalId"))
+		okta.Issuer, "--subject-from", "externalId"))
 	status, body := w.send(t, "okta", http.MethodGet, "/scim/v2/Users", "", nil)
 	require.Equal(t, http.StatusOK, status)
 	require.JSONEq(t, `{"schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"], "totalResults": 0,
 		"startIndex": 1, "itemsPerPage": 0, "Resources": []}`, body)
 	status, body = w.send(t, "okta", http.MethodPost, "/scim/v2/Users", "application/scim+json",
 		strings.NewReader(`{"userName": "ada@example.com", "externalId": "00u1"}`))
-	require.Equal(t, http.StatusForbidden, status, "the server has no such provider")
-	require.Contains(t, body, "https://acme.okta.com is no provider of this server")
+	require.Equal(t, http.StatusCreated, status, body)
 
 	made := decode[[]authz.Token](t, admins, "tokens", "list")
 	i := slices.IndexFunc(made, func(token authz.Token) bool { return token.Name == "okta" })
-	require.Equal(t, []any{authz.KindSCIM, authz.RoleReader, "https://acme.okta.com", authz.FromExternalID},
+	require.Equal(t, []any{authz.KindSCIM, authz.RoleReader, okta.Issuer, authz.FromExternalID},
 		[]any{made[i].Kind, made[i].Role, made[i].Issuer, made[i].SubjectFrom})
 	must(t, admins, "tokens", "revoke", "okta", "--yes")
 	status, _ = w.send(t, "okta", http.MethodGet, "/scim/v2/Users", "", nil)

@@ -18,24 +18,7 @@ import (
 func TestTheSecondWallStandsAlone(t *testing.T) {
 	t.Parallel()
 	w := hide(t)
-	var tasks, datasets []string
-	for _, task := range w.tasks(t) {
-		tasks = append(tasks, task.ID.String())
-	}
-	for _, d := range decode[[]registry.Dataset](t, w.env(t, "finance"), "datasets", "list", "--all") {
-		datasets = append(datasets, d.ID.String(), d.Name)
-	}
-	require.GreaterOrEqual(t, len(datasets), 10)
-	datasetPages := slices.Clone(datasets)
-	for _, name := range datasets {
-		datasetPages = append(datasetPages, name+"/lineage", name+"/lineage?column=station")
-	}
-	fill := map[string][]string{"{dag}": {"wages", "bonuses", "losses"}, "{job}": {"sums", "bonus", "lost", "intake"},
-		"{version}": {"1"}, "{name}": datasets, "{name...}": datasetPages, "{id}": tasks, "{key}": {"2031-07-09"},
-		"{index}": {"0"}, "{org}": {"acme"}, "{file}": {"style.css"}, "{$}": {""}, "{slug}": {"finance"},
-		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"},
-		"{verb}": {"retry", "skip"}}
-
+	fill := w.hiddenPaths(t)
 	told := map[string]bool{}
 	for _, r := range reads(t, w.app.API.Routes(), fill) {
 		for _, caller := range []string{"finance", reader, writer, foreign} {
@@ -67,6 +50,28 @@ func TestTheSecondWallStandsAlone(t *testing.T) {
 		strings.NewReader(`{"sql": "FROM payroll_mark"}`))
 	require.Equal(t, http.StatusOK, status, body)
 	require.Contains(t, body, "row_mark")
+}
+
+// hiddenPaths returns what is in the org, and hidden from some of it, for each placeholder of paths.
+func (w *world) hiddenPaths(t *testing.T) map[string][]string {
+	t.Helper()
+	var tasks, datasets []string
+	for _, task := range w.tasks(t) {
+		tasks = append(tasks, task.ID.String())
+	}
+	for _, d := range decode[[]registry.Dataset](t, w.env(t, "finance"), "datasets", "list", "--all") {
+		datasets = append(datasets, d.ID.String(), d.Name)
+	}
+	require.GreaterOrEqual(t, len(datasets), 10)
+	datasetPages := slices.Clone(datasets)
+	for _, name := range datasets {
+		datasetPages = append(datasetPages, name+"/lineage", name+"/lineage?column=station")
+	}
+	return map[string][]string{"{dag}": {"wages", "bonuses", "losses"}, "{job}": {"sums", "bonus", "lost", "intake"},
+		"{version}": {"1"}, "{name}": datasets, "{name...}": datasetPages, "{id}": tasks, "{key}": {"2031-07-09"},
+		"{index}": {"0"}, "{org}": {"acme"}, "{file}": {"style.css"}, "{$}": {""}, "{slug}": {"finance"},
+		"{path...}": {"x"}, "{user}": {"nobody@example.com"}, "{rule}": {"x"}, "{provider}": {"x"}, "{token}": {"x"},
+		"{verb}": {"retry", "skip"}}
 }
 
 // read is one request of the walk.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -70,9 +71,9 @@ publish:
 
 // hide makes a world in which all that is marked, and more, is closed to everybody who is not in role:finance, and adds
 // the token finance, which is.
-func hide(t *testing.T) *world {
+func hide(t *testing.T, change ...func(*server.Config)) *world {
 	t.Helper()
-	w := newWorld(t)
+	w := newWorld(t, change...)
 	w.deployReadings(t, "2026-01-01")
 	folder, dir := filepath.Join(w.roots, "pay"), t.TempDir()
 	require.NoError(t, os.MkdirAll(folder, 0o700))

@@ -150,3 +150,19 @@ func TestReadRolesOfDatasetsToCome(t *testing.T) {
 		require.Equal(t, "token:admin", e.Actor)
 	}
 }
+
+// Whoever rolls back must be able to read what the version makes, too, as for a deletion: it would serve again.
+func TestNobodyRollsBackToWhatIsHidden(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	finance := w.withOrgRole(t, "finance", "writer", "role:finance")
+	must(t, w.env(t, admin), "datasets", "visibility", "daily_highest", "--role", "role:finance")
+	must(t, finance, "deploy", writeDAG(t, t.TempDir(), "dag", strings.Replace(readingsDAG, "max(celsius)",
+		"min(celsius)", 1)))
+
+	refused := dagctl(t, w.env(t, writer), "rollback", "readings", "--yes")
+	require.Equal(t, cli.ExitFailed, refused.code)
+	require.Contains(t, refused.err, "version 1 makes what token:writer may not read")
+	must(t, finance, "rollback", "readings", "--yes")
+}

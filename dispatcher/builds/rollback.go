@@ -95,7 +95,8 @@ func (bs *Builds) Rollback(
 	return version.Version, err
 }
 
-// rollbackTarget finds the version to go back to.
+// rollbackTarget finds the version to go back to. It refuses one that reads or makes what the caller may not read: with
+// it, generations would serve again into which the caller may not look.
 func (bs *Builds) rollbackTarget(
 	ctx context.Context, caller authz.Caller, dagName string, to *int,
 ) (b registry.Build, err error) {
@@ -103,7 +104,15 @@ func (bs *Builds) rollbackTarget(
 		if b, err = deploy.RollbackTarget(ctx, tx, caller.OrgID, dagName, to); err != nil {
 			return err
 		}
-		return registry.RequireReadable(ctx, tx, caller, b.ID)
+		if err := registry.RequireReadable(ctx, tx, caller, b.ID); err != nil {
+			return err
+		}
+		hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{b.ID})
+		if err != nil || !hidden[b.ID] {
+			return err
+		}
+		return fault.New(fault.Forbidden, "version %d makes what %s may not read", b.Number, caller.Actor).
+			WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
 	})
 	return b, err
 }

@@ -60,8 +60,8 @@ func (ctl *Control) Reject(ctx context.Context, caller authz.Caller, name string
 }
 
 // decide carries out act on the newest withheld revision of a partition, and records it. It runs on the owner's pool,
-// because requests may not publish rows of Postgres storage. It takes locks in the order of completions: the DAG, the
-// task, the revision.
+// because requests may not publish rows of Postgres storage, once a request has found the revision. It takes
+// locks in the order of completions: the DAG, the task, the revision.
 func (ctl *Control) decide(
 	ctx context.Context, caller authz.Caller, name string, req DecideRequest, verb string,
 	act func(context.Context, pgx.Tx, registry.Withholding, time.Time) error,
@@ -70,6 +70,14 @@ func (ctl *Control) decide(
 		decided Decided
 		now     = clock.Now()
 	)
+
+	find := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := ctl.registry.WithheldRevision(ctx, tx, caller, name, req.Version, req.Partition)
+		return err
+	}
+	if err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, find); err != nil {
+		return Decided{}, err
+	}
 
 	err := pg.InOrgTx(ctx, ctl.pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		w, err := ctl.registry.WithheldRevision(ctx, tx, caller, name, req.Version, req.Partition)

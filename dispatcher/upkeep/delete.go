@@ -70,6 +70,11 @@ func (u *Upkeep) planDeletion(
 func (u *Upkeep) DeleteDAG(
 	ctx context.Context, caller authz.Caller, dagName string, given []registry.Consent, now time.Time,
 ) (deleted deploy.Deletion, err error) {
+	// The owner deletes, whom no wall holds back, so a request looks first.
+	if _, err := u.PlanDeletion(ctx, caller, dagName, now); err != nil {
+		return deploy.Deletion{}, err
+	}
+
 	// Like a swap to a version without datasets: views of names that go back to other DAGs may have to be replaced.
 	nothing := registry.Build{OrgID: caller.OrgID, DAG: dagName}
 	swap := func(ctx context.Context, tx pgx.Tx, ready builds.Prepared) error {

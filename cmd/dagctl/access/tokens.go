@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // TokensCommand returns `dagctl tokens` with its subcommands.
@@ -51,6 +52,9 @@ the org's users of one issuer and their groups, and can do nothing else.`,
   dagctl tokens create okta --kind scim --issuer https://acme.okta.com --subject-from externalId`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkTTL(ttl); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
@@ -71,7 +75,7 @@ the org's users of one issuer and their groups, and can do nothing else.`,
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", string(authz.KindUser), "user, worker or scim")
 	f.StringVar(&role, "role", "",
-		"role of a user token, or of the users of a scim token (default: reader): reader, proposer, writer or admin")
+		"reader, proposer, writer or admin: what a user token may do, or the users of a scim token (default: reader)")
 	f.StringArrayVar(&grants, "grant", nil,
 		"role of a user token on some DAGs besides, as proposer:PATTERN or writer:PATTERN (repeatable)")
 	f.StringArrayVar(&request.OrgRoles, "org-role", nil,
@@ -91,6 +95,15 @@ the org's users of one issuer and their groups, and can do nothing else.`,
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd
+}
+
+// checkTTL refuses a lifetime that no token has.
+func checkTTL(ttl time.Duration) error {
+	if ttl >= time.Minute && ttl <= authz.MaxTTL {
+		return nil
+	}
+	return fault.New(fault.Invalid, "--ttl: a token lives a minute at least and a year at most, not %s", ttl).
+		WithHint("write such as --ttl 720h, or --ttl %dh for a year", int(authz.MaxTTL.Hours()))
 }
 
 // roleText returns a role and those on some DAGs.

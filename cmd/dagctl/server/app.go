@@ -305,8 +305,8 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return err
 	}
 
-	authz.Register(a.API, a.requests)
-	authz.RegisterOrg(a.API, a.pool)
+	authz.Register(a.API, a.requests, a.identity.Issuers)
+	authz.RegisterOrg(a.API, a.pool, a.requests)
 	auditlog.AddRoutes(a.API, a.requests)
 	a.identity.AddRoutes(a.API)
 	scim.New(a.identity).AddRoutes(a.API)
