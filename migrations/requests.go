@@ -28,7 +28,8 @@ const (
 	// appendedByRequests are the tables that requests may add to and not change.
 	appendedByRequests = `'audit_log'`
 	// shownToRequests are the tables of an org that its requests may read and not write: others decide them.
-	shownToRequests = `'org_quotas', 'org_usage', 'org_backpressure', 'usage_hours', 'usage_days', 'usage_stored'`
+	shownToRequests = `'org_quotas', 'org_usage', 'org_backpressure', 'usage_hours', 'usage_days', 'usage_stored',
+		'usage_dag_days'`
 	// hiddenColumns are what requests may write and not read.
 	hiddenColumns = `('secrets', 'ciphertext')`
 	// outlines is the pattern of the names of views that requests may read and that run with the owner's rights.

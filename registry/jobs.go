@@ -316,6 +316,13 @@ func OriginsInWork(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uui
 	return inWork, err
 }
 
+// WorkingOrigins is a query for all origins of an org, which is the argument of a statement, that an active version has
+// or one on its way.
+func WorkingOrigins(org string) string {
+	return `SELECT DISTINCT j.origin_job_id FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id
+		WHERE v.org_id = ` + org + ` AND v.status IN ('Active', 'Building', 'Ready')`
+}
+
 // FormerOrigins returns, by the names of a DAG's jobs, the other origins that these had in versions which were given up
 // or replaced at since or later. It relies on the unique key (org_id, dag_name, number) of dag_versions.
 func FormerOrigins(

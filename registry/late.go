@@ -9,7 +9,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // Late says that a published dataset lacks data that is due by now.
@@ -143,4 +147,92 @@ func publishedKeys(ctx context.Context, tx pgx.Tx, wanted []Ref) (map[Ref]bool, 
 	var ref Ref
 	_, err = pgx.ForEachRow(rows, []any{&ref.Version, &ref.Key}, func() error { there[ref] = true; return nil })
 	return there, err
+}
+
+// lateDatasets finds a page of late datasets. To find which are late it reads little of each dataset that can be, and
+// the whole entries of those.
+func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter,
+	now time.Time) ([]Dataset, error) {
+	late, err := lateOutlines(ctx, tx, caller, f, now)
+	if err != nil || len(late) == 0 {
+		return nil, err
+	}
+	ids, at := make([]uuid.UUID, len(late)), make(map[uuid.UUID]*Late, len(late))
+	for i, d := range late {
+		ids[i], at[d.ID] = d.ID, d.Late
+	}
+
+	rows, err := tx.Query(ctx, `SELECT `+datasetColumns+` FROM datasets d `+datasetJoins+`
+		WHERE d.org_id = $1 AND d.id = ANY($2) ORDER BY d.name`, caller.OrgID, ids)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, scanDataset)
+	for i := range found {
+		found[i].Late = at[found[i].ID]
+	}
+	return found, err
+}
+
+// LateOutlines is like Datasets of late datasets, and leaves out all of an entry but its names, owner and lateness.
+func (r *Registry) LateOutlines(ctx context.Context, caller authz.Caller, limit int) (found []Dataset, err error) {
+	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		found, err = lateOutlines(ctx, tx, caller, DatasetFilter{Late: true, Limit: limit}, clock.Now())
+		return err
+	})
+	return found, fault.Wrap(err, "list late datasets")
+}
+
+// lateOutlines searches the datasets that can be late until it has found a page of late ones. It relies on
+// idx_partition_versions_newest: only what has no partitions in time is asked when it was updated.
+func lateOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter,
+	now time.Time) (found []Dataset, err error) {
+	wanted := f.Limit
+	f.Late, f.Limit = true, max(wanted, 500)
+
+	for {
+		args := []any{caller.OrgID, f.After, f.Limit, dag.ByTime}
+		rows, err := tx.Query(ctx, `
+			WITH page AS MATERIALIZED (
+				SELECT * FROM datasets d WHERE d.org_id = $1 AND d.name > $2 AND `+f.condition(caller, &args)+`
+				ORDER BY d.name LIMIT $3)
+			SELECT d.id, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index, coalesce(d.owner, ''),
+				g.id, g.partition_by, CASE WHEN g.partition_by ->> 'kind' IS DISTINCT FROM $4 THEN (
+					SELECT r.materialized_at FROM partition_versions r
+					WHERE r.dataset_version = g.id AND r.state = 'Published' AND r.materialized_at IS NOT NULL
+					ORDER BY r.materialized_at DESC LIMIT 1) END
+			FROM page d
+			LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+			LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
+			LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+			ORDER BY d.name`, args...)
+		if err != nil {
+			return nil, err
+		}
+		page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Dataset, err error) {
+			var by []byte
+			err = row.Scan(&d.ID, &d.Name, &d.DAG, &d.Job, &d.Output, &d.Owner, &d.Version, &by, &d.UpdatedAt)
+			d.Published, d.PartitionBy = true, json.RawMessage(by)
+			return d, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := MarkLate(ctx, tx, caller.OrgID, page, now); err != nil {
+			return nil, err
+		}
+
+		for _, d := range page {
+			if d.Late == nil {
+				continue
+			}
+			if found = append(found, d); len(found) == wanted {
+				return found, nil
+			}
+		}
+		if len(page) < f.Limit {
+			return found, nil
+		}
+		f.After = page[len(page)-1].Name
+	}
 }

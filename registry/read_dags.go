@@ -360,14 +360,16 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return origins, nil
 }
 
-// SourceJobs lists the source jobs of the active versions, by DAG and name.
-func (r *Registry) SourceJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]SourceJob, error) {
-	args := []any{caller.OrgID, dag.ActivationSource}
+// SourceJobs lists the source jobs of the active versions, of all DAGs or of one, by DAG and name.
+func (r *Registry) SourceJobs(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
+) ([]SourceJob, error) {
+	args := []any{caller.OrgID, dag.ActivationSource, dagName}
 	rows, err := tx.Query(ctx, `
 		SELECT j.id, j.dag_name, j.name, j.source ->> 'kind', `+HiddenJob(caller, &args)+`
 		FROM dag_current_versions c
 		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
-		WHERE c.org_id = $1
+		WHERE c.org_id = $1 AND ($3 = '' OR c.dag_name = $3)
 		ORDER BY j.dag_name, j.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list sources: %w", err)

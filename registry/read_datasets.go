@@ -186,37 +186,6 @@ func datasetsPage(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 	return pgx.CollectRows(rows, scanDataset)
 }
 
-// lateDatasets searches the datasets that can be late until it has found a page of late ones.
-func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter,
-	now time.Time) (found []Dataset, err error) {
-	wanted := f.Limit
-	f.Limit = max(wanted, 500)
-
-	for {
-		page, err := datasetsPage(ctx, tx, caller, f)
-		if err != nil {
-			return nil, err
-		}
-		if err := MarkLate(ctx, tx, caller.OrgID, page, now); err != nil {
-			return nil, err
-		}
-
-		for _, d := range page {
-			if d.Late == nil {
-				continue
-			}
-			if found = append(found, d); len(found) == wanted {
-				return found, nil
-			}
-		}
-
-		if len(page) < f.Limit {
-			return found, nil
-		}
-		f.After = page[len(page)-1].Name
-	}
-}
-
 // Dataset returns one catalogue entry with the results of the checks on the data that readers see. The name may also be
 // the dataset's id, for callers whose route lets no slash pass.
 func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string) (Dataset, error) {

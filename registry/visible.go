@@ -171,7 +171,8 @@ func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Call
 }
 
 // HiddenNames returns those of some jobs of DAGs, as DAG/JOB, that the caller may not look into: in the version that
-// serves or in one on its way or, of a job that none of these has, in the last that had it.
+// serves or in one on its way or, of a job that none of these has, in the last that had it. It relies on the unique
+// keys of dag_versions and jobs: it looks at each name in the versions that work, and not at all versions of all names.
 func HiddenNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags, jobs []string) (map[string]bool, error) {
 	hidden := map[string]bool{}
 	if caller.ReadsAll() || len(jobs) == 0 {
@@ -180,12 +181,22 @@ func HiddenNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, dags, jobs
 
 	args := []any{caller.OrgID, dags, jobs}
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT j.dag_name || '/' || j.name FROM (
-			SELECT j.id, j.dag_name, j.name, j.dag_version_id, rank() OVER (PARTITION BY j.dag_name, j.name
-				ORDER BY CASE WHEN v.status IN ('Active', 'Building', 'Ready') THEN NULL ELSE v.number END DESC) AS age
-			FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id
-			WHERE j.org_id = $1 AND (j.dag_name, j.name) IN (SELECT * FROM unnest($2::text[], $3::text[]))) AS j
-		WHERE j.age = 1 AND (`+HiddenJob(caller, &args)+`)`, args...)
+		WITH named AS (
+			SELECT DISTINCT n.dag, n.job, EXISTS (
+				SELECT FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id AND j.name = n.job
+				WHERE v.org_id = $1 AND v.dag_name = n.dag AND v.status IN ('Active', 'Building', 'Ready')) AS works
+			FROM unnest($2::text[], $3::text[]) AS n(dag, job)),
+		found AS MATERIALIZED (
+			SELECT j.* FROM named n
+			JOIN dag_versions v ON v.org_id = $1 AND v.dag_name = n.dag AND v.status IN ('Active', 'Building', 'Ready')
+			JOIN jobs j ON j.dag_version_id = v.id AND j.name = n.job
+			WHERE n.works
+			UNION ALL
+			SELECT j.* FROM named n CROSS JOIN LATERAL (
+				SELECT j.* FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id AND j.name = n.job
+				WHERE v.org_id = $1 AND v.dag_name = n.dag ORDER BY v.number DESC LIMIT 1) AS j
+			WHERE NOT n.works)
+		SELECT DISTINCT j.dag_name || '/' || j.name FROM found j WHERE `+HiddenJob(caller, &args), args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden names of jobs: %w", err)
 	}

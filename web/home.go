@@ -74,6 +74,9 @@ func needOf(i attention.Item) need {
 	switch i.Kind {
 	case attention.Dead:
 		n.Helper = "/dead?" + url.Values{"error_group": {i.Group}}.Encode()
+		if i.Retryable == 0 {
+			n.Help = "Skip"
+		}
 	case attention.Withheld:
 		if i.Dataset != "" {
 			n.Helper += "#withheld"
@@ -138,12 +141,7 @@ func (s *Site) homeFacts(ctx context.Context, caller authz.Caller, now time.Time
 	if err != nil {
 		return nil, err
 	}
-	hourly := usage.Question{By: usage.ByOrg, Step: usage.Hour, Since: now.Add(-23 * time.Hour)}
-	day, err := us.Costs(ctx, caller, hourly, now)
-	if err != nil {
-		return nil, err
-	}
-	weeks, err := us.Costs(ctx, caller, usage.Question{By: usage.ByOrg, Since: now.Add(-13 * 24 * time.Hour)}, now)
+	day, weeks, err := us.Lately(ctx, caller, now)
 	if err != nil {
 		return nil, err
 	}

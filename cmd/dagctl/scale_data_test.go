@@ -105,8 +105,9 @@ var scaleData = []string{`SET session_replication_role = replica`, `SET work_mem
 	INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, rank, turn)
 	SELECT task, org_id, origin_job_id, key, 'elsewhere', extract(epoch FROM at) * 1000, left(job_name, 3)
 	FROM work WHERE status = 'Queued'`, `
-	INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, rank)
-	SELECT task, org_id, origin_job_id, key, 'dead', 0 FROM work WHERE status = 'Failed'`, `
+	INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, rank, error_group, failed_at)
+	SELECT w.task, w.org_id, w.origin_job_id, w.key, 'dead', 0, error_group(t.error_message), t.completed_at
+	FROM work w JOIN tasks t ON t.id = w.task WHERE w.status = 'Failed'`, `
 	INSERT INTO leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at,
 		timeout_at, heartbeat_at, progress, state)
 	SELECT task, org_id, origin_job_id, key, 1, gen_random_uuid(), 'worker-1', 864000, now() + interval '10 days',

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +29,8 @@ var (
 		"`URL` of a migrated database to measure on: it is filled if it is empty, and kept")
 	pagesOnly  = flag.String("pages-only", "", "measure only addresses with this text")
 	pagesExact = flag.String("pages-exact", "", "measure only this address")
+	pagesTop   = flag.Int("pages-statements", 0,
+		"also print so many statements that took the longest for each page; the database needs pg_stat_statements")
 )
 
 // closedReader is a reader with one org role, from whom the datasets of another are closed.
@@ -191,7 +194,12 @@ func (w *world) measurePage(t *testing.T, caller, path string) {
 	t.Helper()
 	var took []time.Duration
 	status, size := 0, 0
+	var used time.Duration
 	for i := range *pagesAsked + 1 {
+		if i == 1 {
+			w.resetStatements(t)
+			used = processorTime(t)
+		}
 		start := time.Now()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+path, nil)
 		require.NoError(t, err)
@@ -210,11 +218,56 @@ func (w *world) measurePage(t *testing.T, caller, path string) {
 		}
 	}
 
+	used = processorTime(t) - used
 	slices.Sort(took)
 	at := func(share float64) float64 {
 		return took[min(int(share*float64(len(took))), len(took)-1)].Seconds() * 1000
 	}
-	fmt.Printf("%-8s median %7.1f ms  p99 %7.1f ms  %d %8d B  %s\n", caller, at(0.5), at(0.99), status, size, path)
+	fmt.Printf("%-8s median %7.1f ms  p99 %7.1f ms  processor %6.1f ms  %d %8d B  %s\n", caller, at(0.5), at(0.99),
+		used.Seconds()*1000/float64(*pagesAsked), status, size, path)
+	w.printStatements(t)
+}
+
+// processorTime returns what this process has used, that is the server without its database, and who asks it.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// resetStatements forgets which statements took how long, if that is to be printed.
+func (w *world) resetStatements(t *testing.T) {
+	t.Helper()
+	if *pagesTop > 0 {
+		_, err := w.pool.Exec(t.Context(), `SELECT pg_stat_statements_reset()`)
+		require.NoError(t, err, "CREATE EXTENSION pg_stat_statements, and preload its library")
+	}
+}
+
+// printStatements prints the statements that took the longest since they were forgotten, for each time that the page
+// was asked for. Those of the server's own upkeep are among them.
+func (w *world) printStatements(t *testing.T) {
+	t.Helper()
+	if *pagesTop == 0 {
+		return
+	}
+	rows, err := w.pool.Query(t.Context(), `
+		SELECT total_exec_time / $1, calls::float8 / $1, (shared_blks_hit + shared_blks_read) / $1,
+			left(regexp_replace(query, '\s+', ' ', 'g'), 150), sum(total_exec_time) OVER () / $1
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+		ORDER BY total_exec_time DESC LIMIT $2`, float64(*pagesAsked), *pagesTop)
+	require.NoError(t, err)
+
+	var (
+		took, calls, blocks, all float64
+		text                     string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&took, &calls, &blocks, &text, &all}, func() error {
+		fmt.Printf("    %7.1f of %7.1f ms  %5.1f calls  %8.0f blocks  %s\n", took, all, calls, blocks, text)
+		return nil
+	})
+	require.NoError(t, err)
 }
 
 // scale is the size of an org.

@@ -57,6 +57,7 @@ type Item struct {
 	Group     string     `json:"error_group,omitempty" doc:"dead: the tasks' errors have this in common"`
 	Owner     string     `json:"owner,omitempty"`
 	Count     int64      `json:"count,omitempty" doc:"Tasks or partitions"`
+	Retryable int64      `json:"retryable,omitempty" doc:"dead: how many of the tasks a retry fits; the others are of definitions of their jobs that no version runs any more"`
 	Since     *time.Time `json:"since,omitempty"`
 	Text      string     `json:"text" doc:"What is wrong, for people"`
 	Command   string     `json:"command" doc:"The command that helps, or says more"`
@@ -228,7 +229,17 @@ func ofPauses(pauses []tasks.Pause) (list []Item) {
 func ofDead(g views.ErrorGroup) Item {
 	item := Item{Kind: Dead, Group: g.Group, Count: g.Count, Since: &g.FirstSeen,
 		Text:    plural.Or(g.Count, "task is", "tasks are") + " out of attempts: " + g.Error,
-		Command: "dagctl tasks retry --dead --error-group " + g.Group}
+		Command: "dagctl tasks retry --dead --error-group " + g.Group, Retryable: g.Retryable}
+
+	switch rest := g.Count - g.Retryable; {
+	case g.Retryable == 0:
+		item.Text += " (no version runs what they are of any more, so there is nothing to retry: skip them)"
+		item.Command = "dagctl tasks skip --dead --error-group " + g.Group + " --reason REASON"
+	case rest > 0:
+		item.Text += fmt.Sprintf(" (%s of a definition that no version runs any more, and can only be skipped)",
+			plural.Or(rest, "is", "are"))
+	}
+
 	if len(g.Jobs) == 1 {
 		item.DAG, item.Job, _ = strings.Cut(g.Jobs[0], "/")
 	} else {

@@ -37,8 +37,8 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 	list := items(seen{
 		dags: []views.DAGStatus{sales, ready, building},
 		dead: []views.ErrorGroup{
-			{Group: "g1", Error: "disk full", Count: 2, Jobs: []string{"sales/load"}, FirstSeen: at(5)},
-			{Group: "g2", Error: "no route", Count: 1, Jobs: []string{"a/x", "b/y"}, FirstSeen: at(4)}},
+			{Group: "g1", Error: "disk full", Count: 2, Jobs: []string{"sales/load"}, FirstSeen: at(5), Retryable: 2},
+			{Group: "g2", Error: "no route", Count: 1, Jobs: []string{"a/x", "b/y"}, FirstSeen: at(4), Retryable: 1}},
 		late: []registry.Dataset{{Name: "daily", DAG: "sales", Job: "join", Owner: "ann",
 			Late: &registry.Late{Partition: "2026-10-31", DueAt: at(3)}},
 			{Name: "rates", DAG: "fares", Job: "get", Late: &registry.Late{DueAt: at(1)}}},
@@ -84,4 +84,22 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Quota, "storage_bytes", "", nil, "5 of 5"},
 		{Paused, "sales/load", "ben", since(6), "paused by user:ann: stock-taking"},
 	}, got)
+}
+
+func TestARetryIsOfferedWhereItFits(t *testing.T) {
+	t.Parallel()
+	group := func(retryable int64) Item {
+		return ofDead(views.ErrorGroup{Group: "g", Error: "disk full", Count: 3, Retryable: retryable})
+	}
+	require.Equal(t, "3 tasks are out of attempts: disk full", group(3).Text)
+	require.Equal(t, "dagctl tasks retry --dead --error-group g", group(3).Command)
+
+	some := group(1)
+	require.Equal(t, "3 tasks are out of attempts: disk full (2 are of a definition that no version runs any "+
+		"more, and can only be skipped)", some.Text)
+	require.Equal(t, "dagctl tasks retry --dead --error-group g", some.Command)
+
+	none := group(0)
+	require.Contains(t, none.Text, "there is nothing to retry")
+	require.Equal(t, "dagctl tasks skip --dead --error-group g --reason REASON", none.Command)
 }

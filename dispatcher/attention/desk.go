@@ -14,7 +14,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/registry"
 )
 
 // Desk finds what needs somebody.
@@ -60,8 +59,7 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 	if s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true}); err != nil {
 		return s, err
 	}
-	s.late, err = k.d.Registry.Datasets(ctx, caller, registry.DatasetFilter{Late: true, Limit: Most + 1})
-	if err != nil {
+	if s.late, err = k.d.Registry.LateOutlines(ctx, caller, Most+1); err != nil {
 		return s, err
 	}
 	if s.sources, err = k.views.Sources(ctx, caller); err != nil {

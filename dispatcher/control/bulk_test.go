@@ -97,6 +97,7 @@ func TestDeadTasksAreGroupedByError(t *testing.T) {
 	require.Equal(t, []int64{5, 2}, []int64{groups[0].Count, groups[1].Count})
 	require.Equal(t, []string{"mail/send"}, groups[0].Jobs)
 	require.Equal(t, ids[4], groups[0].Example)
+	require.Equal(t, []int64{5, 2}, []int64{groups[0].Retryable, groups[1].Retryable})
 	require.False(t, groups[0].FirstSeen.After(groups[0].LastSeen))
 
 	for name, c := range map[string]struct {

@@ -251,6 +251,10 @@ func TestRetryOfATaskThatNoVersionRunsIsRefused(t *testing.T) {
 	b, err = w.D.Control.StartBulk(t.Context(), w.Caller, control.VerbSkip, all, time.Now())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, b.Matched, "it can still be given up")
+	groups, err := w.D.Views.ErrorGroups(t.Context(), w.Caller, views.TaskSelection{Dead: true})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	require.Zero(t, groups[0].Retryable)
 
 	w.Probe.On("made", nil)
 	w.Serve(next)

@@ -48,6 +48,8 @@ type Question struct {
 	Until time.Time `query:"until" doc:"Taken up to the end of its step; now if it is left out"`
 	Step  Step      `query:"step" enum:"hour,day,week" default:"day" doc:"Of trends; hours, days and weeks are those of UTC"`
 	DAG   string    `query:"dag" doc:"Only this DAG"`
+
+	bare bool // rows and bytes, written and stored, are of no interest
 }
 
 // complete fills in what was left out, and checks the rest.
@@ -149,7 +151,7 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		if err != nil {
 			return err
 		}
-		if q.undivided(caller) {
+		if q.By == ByOrg && q.undivided(caller) {
 			groups.sum(steps)
 		}
 		if err := readSteps(ctx, tx, caller, q, groups, steps); err != nil {
@@ -167,6 +169,19 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 	return c, nil
 }
 
+// Lately returns what the caller's org did in the last 24 hours, by the hour, and in the last 14 days, by the day. Of
+// what was written it knows no more than prices need.
+func (u *Usage) Lately(ctx context.Context, caller authz.Caller, now time.Time) (hours, days Costs, err error) {
+	hourly := Question{By: ByOrg, Step: Hour, Since: now.Add(-23 * time.Hour), bare: true}
+	if hours, err = u.Costs(ctx, caller, hourly, now); err != nil {
+		return hours, days, err
+	}
+	daily := Question{By: ByOrg, Since: now.Add(-13 * 24 * time.Hour)}
+	daily.bare = u.Prices.Written == 0 && u.Prices.StoredMonths == 0
+	days, err = u.Costs(ctx, caller, daily, now)
+	return hours, days, err
+}
+
 // output is an output of a job.
 type output struct {
 	dag, job string
@@ -181,43 +196,55 @@ func (q Question) from() (table, unit string) {
 	return "usage_days", "day"
 }
 
-// undivided reports whether nobody has to know which output something belongs to: the steps of the org add up to it.
-func (q Question) undivided(caller authz.Caller) bool { return q.By == ByOrg && caller.ReadsAll() }
+// undivided reports whether nobody has to know which job something belongs to: DAGs and steps of the org add up to it.
+func (q Question) undivided(caller authz.Caller) bool {
+	return (q.By == ByOrg || q.By == ByDAG && q.Step != Hour) && (caller.ReadsAll() || q.bare)
+}
 
-// readUsed sums the usage of each output, with what is stored of it. Undivided, it is only what is stored.
+// readUsed sums the usage of each output, with what is stored of it. Undivided, it is that of each DAG, or only what is
+// stored.
 func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (map[output]Amount, error) {
 	table, unit := q.from()
-	sql, args := `
-		SELECT dag_name, job_name, output, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
-			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
-		FROM `+table+` WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
-		GROUP BY 1, 2, 3
-		UNION ALL
-		SELECT dag_name, job_name, output, 0, 0, 0, 0, 0, 0, bytes FROM usage_stored
-		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, []any{caller.OrgID, q.DAG, q.Since, q.Until}
+	outputs := "dag_name, job_name, output"
 	if q.undivided(caller) {
-		sql, args = `
-		SELECT '', '', 0, 0, 0, 0, 0, 0, 0, coalesce(sum(bytes), 0)::bigint FROM usage_stored
-		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, args[:2]
+		table, outputs = "usage_dag_days", "dag_name, '', 0"
+	}
+	used := `
+		SELECT ` + outputs + `, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
+			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
+		FROM ` + table + `
+		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4
+		GROUP BY 1, 2, 3
+		UNION ALL`
+	stored := `
+		SELECT ` + outputs + `, 0, 0, 0, 0, 0, 0, sum(bytes)::bigint FROM usage_stored
+		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) GROUP BY 1, 2, 3`
+	sql, args := used+stored, []any{caller.OrgID, q.DAG, q.Since, q.Until}
+	switch {
+	case q.bare && q.By == ByOrg:
+		return map[output]Amount{{}: {}}, nil
+	case q.By == ByOrg && q.undivided(caller):
+		sql, args = `SELECT '', '', 0, 0, 0, 0, 0, 0, 0, coalesce(sum(bytes), 0)::bigint FROM usage_stored
+			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, args[:2]
 	}
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
 
-	used := map[output]Amount{}
+	sums := map[output]Amount{}
 	var (
 		o output
 		a Amount
 	)
 	_, err = pgx.ForEachRow(rows, []any{&o.dag, &o.job, &o.index, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
 		&a.Bytes, &a.Stored}, func() error {
-		sum := used[o]
+		sum := sums[o]
 		sum.add(a, 1)
-		used[o] = sum
+		sums[o] = sum
 		return nil
 	})
-	return used, err
+	return sums, err
 }
 
 // at is the usage of a group in a step.
@@ -227,17 +254,28 @@ type at struct {
 }
 
 // readTotals sums the usage of all by step, as that of group -1. Where all is one group, it is that of the group, too.
+// Days are those of DAGs, less what hidden jobs wrote.
 func readTotals(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping,
 ) (map[at]Amount, error) {
 	table, unit := q.from()
+	all := table
+	if q.Step != Hour {
+		all = "usage_dag_days"
+	}
+	span := func(column string) string {
+		return `u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.` + column + ` >= $4 AND u.` + column + ` < $5`
+	}
 	rows, err := tx.Query(ctx, `
-		SELECT date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds), sum(u.attempts)::bigint, sum(u.tasks)::bigint,
-			sum(u.failed)::bigint, coalesce(sum(u.rows) FILTER (WHERE h.dag IS NULL), 0)::bigint,
-			coalesce(sum(u.bytes) FILTER (WHERE h.dag IS NULL), 0)::bigint
-		FROM `+table+` u
-		LEFT JOIN unnest($6::text[], $7::text[]) AS h(dag, job) ON h.dag = u.dag_name AND h.job = u.job_name
-		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
+		SELECT date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint,
+			sum(failed)::bigint, sum(rows)::bigint, sum(bytes)::bigint
+		FROM (
+			SELECT u.`+unit+` AS at, u.seconds, u.attempts, u.tasks, u.failed, u.rows, u.bytes
+			FROM `+all+` u WHERE `+span(unit)+`
+			UNION ALL
+			SELECT u.`+unit+`, 0, 0, 0, 0, -u.rows, -u.bytes
+			FROM unnest($6::text[], $7::text[]) AS h(dag, job) JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
+			WHERE `+span(unit)+`) AS u
 		GROUP BY 1`,
 		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)
 	if err != nil {
@@ -251,6 +289,9 @@ func readTotals(
 	)
 	_, err = pgx.ForEachRow(rows, []any{&t, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows, &a.Bytes},
 		func() error {
+			if q.bare {
+				a.Rows, a.Bytes = 0, 0
+			}
 			steps[at{-1, t.UTC()}] = a
 			if q.By == ByOrg {
 				steps[at{0, t.UTC()}] = a
@@ -268,7 +309,10 @@ func readSteps(
 		return nil
 	}
 	table, unit := q.from()
-	columns := pg.Columns(g.parts)
+	columns, of := pg.Columns(g.parts), `u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output`
+	if q.undivided(caller) {
+		table, of = "usage_dag_days", `u.dag_name = p.dag`
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT p.group, date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds * p.seconds),
 			coalesce(sum(u.attempts) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.tasks) FILTER (WHERE p.whole), 0)::bigint,
@@ -276,7 +320,7 @@ func readSteps(
 			coalesce(sum(u.bytes) FILTER (WHERE p.data), 0)::bigint
 		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[], $12::boolean[])
 			AS p(dag, job, output, "group", seconds, whole, data)
-		JOIN `+table+` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output
+		JOIN `+table+` u ON `+of+`
 		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
 		GROUP BY 1, 2`,
 		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, columns...)...)

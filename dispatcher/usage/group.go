@@ -40,17 +40,18 @@ type part struct {
 
 // names is what the caller may know of the jobs and datasets of an org.
 type names struct {
-	caller   authz.Caller
-	jobs     map[[2]string]footprint.JobOutline
-	datasets map[output]footprint.DatasetName
+	caller    authz.Caller
+	undivided bool // it is asked for no job
+	jobs      map[[2]string]footprint.JobOutline
+	datasets  map[output]footprint.DatasetName
 }
 
 // group sums what was used by what a question asks for.
 func group(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, used map[output]Amount,
 ) (*grouping, error) {
-	n := names{caller, map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
-	if !q.undivided(caller) {
+	n := names{caller, q.undivided(caller), map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
+	if !n.undivided {
 		jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
 		if err != nil {
 			return nil, err
@@ -95,6 +96,9 @@ func (g *grouping) sum(steps map[at]Amount) {
 // hides reports whether the caller may not look into a job. Of a job that no active version has, nobody knows what it
 // read.
 func (n names) hides(o output) bool {
+	if n.undivided {
+		return false
+	}
 	job, known := n.jobs[[2]string{o.dag, o.job}]
 	return job.Hidden || !known && !n.caller.ReadsAll()
 }

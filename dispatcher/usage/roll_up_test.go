@@ -58,6 +58,10 @@ const (
 		WHERE a.attempts > 0 GROUP BY 1 ORDER BY 1`
 )
 
+// daysOfDAGs sums a table by DAG and day.
+const daysOfDAGs = `SELECT day || dag_name, sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
+	round(sum(seconds)::numeric, 3)::float8, sum(rows)::bigint, sum(bytes)::bigint FROM `
+
 // countAll counts until everything that has ended by now is counted.
 func countAll(t *testing.T, w *dispatchertest.World, us *usage.Usage) {
 	t.Helper()
@@ -140,6 +144,8 @@ func TestEachAttemptCountsOnce(t *testing.T) {
 			require.Positive(t, want[0].Bytes)
 			require.Equal(t, want, read(t, w, fmt.Sprintf(counted, "usage_hours")))
 			require.Equal(t, want, read(t, w, fmt.Sprintf(counted, "usage_days")))
+			require.Equal(t, read(t, w, daysOfDAGs+`usage_days GROUP BY 1 ORDER BY 1`),
+				read(t, w, daysOfDAGs+`usage_dag_days GROUP BY 1 ORDER BY 1`))
 			require.Equal(t, w.Count(`SELECT FROM task_events WHERE from_status = 'Running' AND to_status = 'Completed'`),
 				w.Count(`SELECT FROM usage_days, unnest(durations) AS n, generate_series(1, n)`))
 		})

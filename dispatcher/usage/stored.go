@@ -80,7 +80,7 @@ func (u *Usage) measure(ctx context.Context, position string, now time.Time) (do
 // removeOld removes usage of the time before a moment.
 func (u *Usage) removeOld(ctx context.Context, before time.Time) (done workitems.Progress, err error) {
 	done.Over = true
-	for table, unit := range map[string]string{"usage_hours": "hour", "usage_days": "day"} {
+	for table, unit := range map[string]string{"usage_hours": "hour", "usage_days": "day", "usage_dag_days": "day"} {
 		tag, err := u.pool.Exec(ctx, `DELETE FROM `+table+` WHERE ctid = ANY(ARRAY(
 			SELECT ctid FROM `+table+` WHERE `+unit+` < $1 LIMIT $2))`, before, removeBatch)
 		if err != nil {

@@ -3,7 +3,7 @@
 //
 // Vocabulary: an Amount is what was used; a Row is the amount of one job, dataset, owner, DAG or org; a roll-up counts
 // the attempts that have ended, each once, by the hour and by the day of UTC. It owns usage_hours, usage_days,
-// usage_stored and usage_progress.
+// usage_dag_days, usage_stored and usage_progress.
 //
 // Counting is a work item, apart from the transactions that end attempts (docs/decisions, 72): it reads the audit trail
 // of tasks in the order of ids, up to where no transaction can add a row any more.

@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // ErrorGroup is a group of failed tasks whose errors differ only in ids, dates and numbers.
@@ -23,6 +24,7 @@ type ErrorGroup struct {
 	FirstSeen time.Time `json:"first_seen"`
 	LastSeen  time.Time `json:"last_seen"`
 	Example   uuid.UUID `json:"example" doc:"The newest of the tasks"`
+	Retryable int64     `json:"retryable" doc:"Those of a definition that a version runs or builds: a retry refuses the others"`
 }
 
 // maxErrorGroups is how many groups ErrorGroups returns at most.
@@ -66,16 +68,19 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 		rows, err := tx.Query(ctx, fmt.Sprintf(`
 			WITH failed AS MATERIALIZED (
 				SELECT w.task_id, w.origin_job_id, w.failed_at, %s AS name FROM waiting w WHERE %s),
+			run AS MATERIALIZED (%s),
 			groups AS (
 				SELECT f.name, count(*) AS n, array_agg(DISTINCT f.origin_job_id) AS jobs, min(f.failed_at) AS first,
-				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example
+				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example, 
+				       count(*) FILTER (WHERE f.origin_job_id IN (SELECT origin_job_id FROM run)) AS retryable
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d)
 			SELECT g.name, coalesce(btrim(regexp_replace(left(t.error_message, 600), '\s+', ' ', 'g')), ''), g.n,
 			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
-			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example
+			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example,
+			       g.retryable
 			FROM groups g JOIN tasks t ON t.id = g.example
-			ORDER BY g.n DESC, 1`, groupOf, c.where(), len(c.args)), c.args...)
+			ORDER BY g.n DESC, 1`, groupOf, c.where(), registry.WorkingOrigins("$1"), len(c.args)), c.args...)
 		if err != nil {
 			return err
 		}

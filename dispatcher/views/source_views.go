@@ -115,7 +115,7 @@ func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStat
 func (vs *Views) sources(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
 ) ([]SourceStatus, error) {
-	jobs, err := vs.registry.SourceJobs(ctx, tx, caller)
+	jobs, err := vs.registry.SourceJobs(ctx, tx, caller, dagName)
 	if err != nil {
 		return nil, err
 	}
@@ -146,10 +146,6 @@ func (vs *Views) sources(
 	}
 	list := []SourceStatus{}
 	for _, j := range jobs {
-		if dagName != "" && j.DAG != dagName {
-			continue
-		}
-
 		status := known[key{j.DAG, j.Job}]
 		status.DAG, status.Job, status.Kind, status.LeftOut = j.DAG, j.Job, j.Kind, left[j.ID]
 		if status.State == "" {

@@ -293,12 +293,13 @@ func (d *deploy) addReturning(
 // BlockedInputs returns the inputs of versions that their jobs cannot follow any more.
 func BlockedInputs(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions ...uuid.UUID) ([]ForeignInput, error) {
 	inputs, err := foreignInputs(ctx, tx,
-		`i.org_id = $1 AND j.dag_version_id = ANY($2) AND g.partition_by <> i.partition_by`, org, versions)
+		`i.org_id = $1 AND i.dag_version_id = ANY($2) AND g.partition_by <> i.partition_by`, org, versions)
 	return slices.DeleteFunc(inputs, func(f ForeignInput) bool { return f.Misfit() == nil }), err
 }
 
 // foreignInputs returns the inputs from other DAGs for which a condition holds, with the partitioning that serves now;
-// where nobody serves the dataset, that is the one that the job knows.
+// where nobody serves the dataset, that is the one that the job knows. LIMIT keeps the planner from reading the
+// pointers of all versions.
 func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([]ForeignInput, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT j.dag_name, v.id, CASE WHEN v.status = 'Active' THEN 0 ELSE v.number END, i.input_index, i.dataset_uuid,
@@ -307,8 +308,11 @@ func foreignInputs(ctx context.Context, tx pgx.Tx, where string, args ...any) ([
 		JOIN jobs j ON j.id = i.job_id
 		JOIN dag_versions v ON v.id = i.dag_version_id AND v.id = j.dag_version_id
 		JOIN datasets s ON s.org_id = i.org_id AND s.id = i.dataset_uuid
-		LEFT JOIN dataset_pointers p ON p.org_id = s.org_id AND p.dag_name = s.producer_dag_name AND p.dataset_uuid = s.id
-		LEFT JOIN dataset_versions g ON g.id = p.dataset_version
+		LEFT JOIN LATERAL (
+			SELECT g.partition_by FROM dag_current_versions c
+			JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = s.id
+			JOIN dataset_versions g ON g.id = p.dataset_version
+			WHERE c.org_id = s.org_id AND c.dag_name = s.producer_dag_name LIMIT 1) AS g ON true
 		WHERE NOT i.in_dag AND `+where+`
 		ORDER BY j.dag_name, v.number, j.id, i.input_index`, args...)
 	if err != nil {

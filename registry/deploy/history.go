@@ -120,8 +120,12 @@ func addWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 // endWindows takes the windows from the versions that cannot serve again.
 func endWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UUID]*PastVersion) error {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT p.dag_version_id FROM dag_version_datasets p JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE p.org_id = $1 AND p.dag_version_id = ANY($2) AND g.purged_at IS NOT NULL`,
+		SELECT v.id FROM unnest($2::uuid[]) AS v(id)
+		WHERE EXISTS (
+			SELECT FROM dag_version_datasets p
+			CROSS JOIN LATERAL (
+				SELECT FROM dataset_versions g WHERE g.id = p.dataset_version AND g.purged_at IS NOT NULL LIMIT 1) AS g
+			WHERE p.org_id = $1 AND p.dag_version_id = v.id LIMIT 1)`,
 		org, slices.Collect(maps.Keys(versions)))
 	if err != nil {
 		return fmt.Errorf("find purged versions: %w", err)

@@ -21,20 +21,20 @@ type Due struct {
 	By                    dag.Partitioning
 	Within                time.Duration
 	Created               time.Time
-	Updated               *time.Time // when its newest partition was made
+	Updated               *time.Time // when its newest partition was made; nil where partitions in time say what is due
 }
 
 // Dues lists the datasets that the caller may see and that say when they are due. It relies on
 // idx_partition_versions_newest.
 func Dues(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]Due, error) {
-	args := []any{caller.OrgID}
+	args := []any{caller.OrgID, dag.ByTime}
 	visible := registry.VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
 		SELECT d.name, d.producer_dag_name, d.producer_job_name, coalesce(d.owner, ''), g.id, g.partition_by,
-			d.due_within_seconds, d.created_at, (
+			d.due_within_seconds, d.created_at, CASE WHEN g.partition_by ->> 'kind' IS DISTINCT FROM $2 THEN (
 				SELECT materialized_at FROM partition_versions r
 				WHERE r.dataset_version = g.id AND r.state = 'Published' AND r.materialized_at IS NOT NULL
-				ORDER BY r.materialized_at DESC LIMIT 1)
+				ORDER BY r.materialized_at DESC LIMIT 1) END
 		FROM datasets d
 		JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id

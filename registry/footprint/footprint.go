@@ -127,10 +127,14 @@ type JobOutline struct {
 func JobOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string) ([]JobOutline, error) {
 	args := []any{caller.OrgID, dagName}
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, (
-				SELECT count(*) FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)::int,
-			`+registry.HiddenJob(caller, &args)+`
+		WITH made AS MATERIALIZED (
+			SELECT p.dag_version_id, p.job_name, count(*) AS outputs FROM pointer_outlines p
+			WHERE p.dag_version_id = ANY (ARRAY(
+				SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)))
+			GROUP BY 1, 2)
+		SELECT j.dag_name, j.name, coalesce(m.outputs, 0)::int, `+registry.HiddenJob(caller, &args)+`
 		FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		LEFT JOIN made m ON m.dag_version_id = j.dag_version_id AND m.job_name = j.name
 		WHERE c.org_id = $1 AND ($2 = '' OR c.dag_name = $2)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("outlines of jobs: %w", err)
