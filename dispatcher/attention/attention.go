@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -101,7 +102,7 @@ func items(s seen) []Item {
 	for _, src := range s.sources {
 		if src.Error != "" {
 			list = append(list, Item{Kind: SourceError, DAG: src.DAG, Job: src.Job, Since: src.LastFireAt,
-				Text: src.Error, Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
+				Text: fault.Headline(src.Error), Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
 		}
 	}
 
