@@ -42,6 +42,13 @@ jobs:
     source: { kind: manual }
     outputs: 0
     config: { handler: "email:wrong" }
+  - name: bounced
+    operator: handler
+    source: { kind: manual }
+    outputs: [bounced]
+    config: { handler: "email:bounced" }
+publish:
+  bounced: { from: { job: bounced, output: bounced } }
 `
 
 func TestHandlers(t *testing.T) {
@@ -81,6 +88,12 @@ func TestHandlers(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("an output that has columns and never had a row", func(t *testing.T) {
+		t.Parallel()
+		w.ended(t, w.run(t, "mail/bounced", `{}`), "Completed")
+		require.Equal(t, "address,\"a reason, or none\"\n", w.must(t, "datasets", "preview", "bounced", "-o", "csv"))
+	})
 
 	t.Run("where it failed", func(t *testing.T) {
 		t.Parallel()

@@ -51,6 +51,11 @@ def login(password):
     raise ConnectionError(f"smtp://ada:{password}@mail.example.com refused")
 
 
+@worker.handler("email:bounced")
+def bounced(ctx):
+    ctx.output().write([], columns=["address", "a reason, or none"])
+
+
 @worker.handler("email:wrong")
 def wrong(ctx):
     try:

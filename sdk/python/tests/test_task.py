@@ -153,6 +153,13 @@ Traceback (most recent call last):
         self.assertIn(f"{traces.HEAD}\n  File \"{__file__}\"", message)
         self.assertNotIn(os.path.dirname(traces.__file__) + os.sep, message)
 
+    def test_columns_of_an_output_without_rows(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.output().write([], columns="id")
+
+        self.run_task(send)
+        self.assertIn("TypeError: columns is a list of names", self.completion()["error"]["message"])
+
     def test_a_long_traceback_keeps_its_last_lines(self) -> None:
         def send(ctx: dagctl.Context) -> None:
             one, two = (lambda n: two(n - 1) if n else {}["x"]), (lambda n: one(n))
