@@ -157,7 +157,7 @@ Traceback (most recent call last):
         def send(ctx: dagctl.Context) -> None:
             ctx.output().write([], columns="id")
 
-        self.run_task(send)
+        self.run_task(send, outputs=[{"index": 0, "name": "bounced"}])
         self.assertIn("TypeError: columns is a list of names", self.completion()["error"]["message"])
 
     def test_a_long_traceback_keeps_its_last_lines(self) -> None:
