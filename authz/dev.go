@@ -24,7 +24,8 @@ type DevConfig struct {
 	Org       Org
 	Addr      string // where the server listens; a loopback address, or NewDev refuses
 	TokenFile string // where NewDev writes the token for the command line, readable by its owner only
-	// WorkerTokenFile is where NewDev writes the token of workers, in the same way. Empty: nowhere.
+	// WorkerTokenFile keeps the token of workers, which NewDev writes in the same way: it stays from start to start, so
+	// that workers go on. Empty: the token is that of this start alone.
 	WorkerTokenFile string
 }
 
@@ -63,6 +64,9 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 		org: cfg.Org, token: NewSecret("dev"), workers: NewSecret(string(KindWorker)), port: port,
 		link: NewSecret("link"), sessions: map[string]bool{},
 	}
+	if kept := workerTokenIn(cfg.WorkerTokenFile); kept != "" {
+		d.workers = kept
+	}
 	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
 		d.origins = append(d.origins, "http://"+net.JoinHostPort(host, port))
 	}
@@ -75,6 +79,19 @@ func NewDev(cfg DevConfig) (*Dev, error) {
 		}
 	}
 	return d, writePrivate(cfg.TokenFile, d.token+"\n")
+}
+
+// workerTokenIn returns the token of workers that an earlier start has written to a file, if there is one.
+func workerTokenIn(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	token := strings.TrimSpace(string(text))
+	if kind, ok := SecretKind(token); !ok || kind != string(KindWorker) {
+		return ""
+	}
+	return token
 }
 
 // writePrivate replaces a file with one that only its owner can read, whatever the mode of the old one.
@@ -98,7 +115,7 @@ func writePrivate(path, content string) error {
 // Token returns the token of this start, which is also in the token file.
 func (d *Dev) Token() string { return d.token }
 
-// WorkerToken returns the token with which workers claim tasks of every runtime, until the process ends.
+// WorkerToken returns the token with which workers claim tasks of every runtime while the process runs.
 func (d *Dev) WorkerToken() string { return d.workers }
 
 // worker returns the worker that sent r, if r has the token of workers.

@@ -80,6 +80,7 @@ func TestDevToken(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("old"), 0o644))
 	cfg := authz.DevConfig{Org: authz.Org{ID: uuid.New(), Slug: "dev"}, Addr: local, TokenFile: file}
+	require.NoError(t, os.Chmod(file, 0o644))
 	dev, err := authz.NewDev(cfg)
 	require.NoError(t, err)
 	content, err := os.ReadFile(file)
@@ -205,7 +206,12 @@ func TestDevWorkerToken(t *testing.T) {
 	require.Equal(t, 200, ask(dev.WorkerToken()))
 	require.Equal(t, 200, ask(w.token(t, authz.NewToken{Name: "fleet",
 		Kind: authz.KindWorker, Runtimes: []string{"lambda"}})), "those that an admin made go on")
-	require.Equal(t, 401, ask(before.WorkerToken()), "a token per start")
+	require.Equal(t, before.WorkerToken(), dev.WorkerToken(), "it stays from start to start")
+	require.NoError(t, os.WriteFile(file, []byte("dev_no_token_of_workers\n"), 0o600))
+	another, err := authz.NewDev(cfg)
+	require.NoError(t, err)
+	require.NotEqual(t, dev.WorkerToken(), another.WorkerToken())
+	require.Equal(t, 401, ask(another.WorkerToken()))
 	require.Equal(t, 401, ask(dev.Token()))
 	require.Equal(t, 401, call(api, "GET", "/v1/whoami", "", append(as(dev.WorkerToken()), "Host", local)...).Code)
 }

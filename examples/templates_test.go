@@ -1,10 +1,9 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,21 +52,18 @@ func TestTemplateOperator(t *testing.T) {
 	server.Stop(t)
 }
 
-// TestTemplateWorker runs what `dagctl init --template worker` writes: a server, and beside it the worker.
+// TestTemplateWorker runs what `dagctl init --template worker` writes: a server, which runs the worker, too.
 func TestTemplateWorker(t *testing.T) {
 	t.Parallel()
 	w := &world{dir: template(t, "worker"), data: t.TempDir(), dbURL: testdb.URL(t)}
-	server := w.serve(t)
-	address, _, _ := strings.Cut(server.URL, "/?")
-	token, err := os.ReadFile(filepath.Join(w.data, "worker-token"))
-	require.NoError(t, err)
 	sdk, err := filepath.Abs("../sdk/python")
 	require.NoError(t, err)
-	worker := exec.Command("python3", "worker.py")
-	worker.Dir = w.dir
-	worker.Env = append(processtest.Environment(t), "DAGCTL_URL="+address,
-		"DAGCTL_TOKEN="+strings.TrimSpace(string(token)), "PYTHONPATH="+sdk, "PYTHONDONTWRITEBYTECODE=1")
-	start(t, worker)
+	declared, err := os.OpenFile(filepath.Join(w.dir, "dev.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = fmt.Fprintf(declared, "    env: { PYTHONPATH: %q, PYTHONDONTWRITEBYTECODE: 1 }\n", sdk)
+	require.NoError(t, err)
+	require.NoError(t, declared.Close())
+	server := w.serve(t)
 
 	processtest.Eventually(t, "the version serves", func() bool {
 		r := processtest.Run(t, w.dir, "datasets", "preview", "prices", "--partition", "2026-01-02", "--data", w.data)

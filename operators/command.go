@@ -2,6 +2,7 @@ package operators
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,7 +68,7 @@ type CommandTask struct {
 	TimeoutAt *time.Time      `json:"timeout_at,omitempty"`
 }
 
-// CommandInput is one input: local Parquet files, to be read only. They lack the rows that its `where` and its slice
+// CommandInput is one input: local files, to be read only. They lack the rows that its `where` and its slice
 // exclude.
 type CommandInput struct {
 	As         string           `json:"as"`
@@ -92,13 +93,16 @@ const commandSchema = `{
       "description": "Program and arguments: on PATH, absolute, or ./path in a folder of the org's sources. No shell."},
     "env": {"type": "object", "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
       "additionalProperties": {"type": "string"},
-      "description": "Environment variables. A value may be {secret: NAME}."}
+      "description": "Environment variables. A value may be {secret: NAME}."},
+    "input_format": {"enum": ["parquet", "csv", "ndjson"], "default": "parquet",
+      "description": "The format of the files that it gets its inputs in: one of CSV or lines of JSON for each input."}
   }
 }`
 
 type commandConfig struct {
-	Argv []string       `json:"argv"`
-	Env  map[string]any `json:"env"`
+	Argv        []string       `json:"argv"`
+	Env         map[string]any `json:"env"`
+	InputFormat string         `json:"input_format"`
 }
 
 func (o *commandOperator) Spec() dag.OperatorSpec {
@@ -203,7 +207,7 @@ func (o *commandOperator) prepare(
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return nil, err
 	}
-	task, err := commandTask(ctx, o.options, t, work)
+	task, err := commandTask(ctx, o.options, t, work, cmp.Or(c.InputFormat, "parquet"))
 	if err != nil {
 		return nil, err
 	}
@@ -274,8 +278,8 @@ func (p *program) wait(drain <-chan struct{}) error {
 	return err
 }
 
-// commandTask returns the task that a program starting in the folder work reads on stdin.
-func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandTask, error) {
+// commandTask returns the task that a program starting in the folder work reads on stdin, with inputs of a format.
+func commandTask(ctx context.Context, o Options, t *Task, work, format string) (CommandTask, error) {
 	task := CommandTask{
 		TaskID: t.TaskID.String(), Attempt: t.Attempt, Org: t.OrgSlug, DAG: t.DAG, Job: t.Job, Partition: t.Partition,
 		Payload: t.Payload, Metadata: t.Metadata, State: t.State, Cursor: t.Cursor,
@@ -286,7 +290,7 @@ func commandTask(ctx context.Context, o Options, t *Task, work string) (CommandT
 		task.TimeoutAt = &t.TimeoutAt
 	}
 	for i, in := range t.Inputs {
-		files, err := filtered(ctx, t, i)
+		files, err := filtered(ctx, t, i, format)
 		if err != nil {
 			return CommandTask{}, err
 		}

@@ -17,7 +17,7 @@ import (
 
 // Rows returns Parquet files of an input with only the rows that the job reads, and the columns of each of them.
 func (t *Task) Rows(ctx context.Context, input int) (files []string, columns []storage.Column, err error) {
-	files, err = filtered(ctx, t, input)
+	files, err = filtered(ctx, t, input, "parquet")
 	if err != nil || len(files) == 0 {
 		return files, t.Inputs[input].Schema, err
 	}
@@ -25,27 +25,28 @@ func (t *Task) Rows(ctx context.Context, input int) (files []string, columns []s
 	return files, read.Columns, err
 }
 
-// filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows,
-// otherwise copies beside the program's folder.
-func filtered(ctx context.Context, t *Task, input int) ([]string, error) {
+// filtered returns files of an input with only the rows that the job reads: the input's own files if that is all rows
+// and they are wanted as Parquet, otherwise one beside the program's folder. A CSV file of no rows names the columns.
+func filtered(ctx context.Context, t *Task, input int, format string) ([]string, error) {
 	rel, err := t.relation(input)
 	if err != nil {
 		return nil, Permanent(err)
 	}
-	if len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil && !rel.Fill {
+	whole := len(rel.Files) == 0 || len(rel.Where) == 0 && rel.Range == nil && !rel.Fill
+	if whole && format == "parquet" {
 		return slices.Concat([]string{}, rel.Files), nil
 	}
 
-	t.Progress(0, "filtering input "+rel.Name)
-	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.parquet", input))
+	t.Progress(0, "preparing input "+rel.Name)
+	target := filepath.Join(t.Scratch, fmt.Sprintf("input%d.%s", input, format))
 	if err := t.work.open(ctx, t.Scope(), []relations.Relation{rel}); err != nil {
 		return nil, err
 	}
 	err = t.work.write(ctx, target, func(inside string) engine.Question {
-		return engine.Export{Relation: rel.Name, Target: inside, Format: "parquet"}
+		return engine.Export{Relation: rel.Name, Target: inside, Format: format}
 	}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("filter input %q: %w", rel.Name, err)
+		return nil, fmt.Errorf("input %q as %s: %w", rel.Name, format, err)
 	}
 	return []string{target}, nil
 }

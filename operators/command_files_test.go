@@ -1,6 +1,7 @@
 package operators_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -29,6 +30,38 @@ func TestCommandReadsFilteredInputs(t *testing.T) {
 		reads("where", odd).wants("'n': 1, 'even': false", "'n': 3, 'even': false"),
 		reads("where of no column", dag.Condition{Column: "odd", Values: []any{true}}).fails("has no column"),
 		operatortest.Case(empty))
+}
+
+func TestCommandReadsItsInputsInAFormat(t *testing.T) {
+	t.Parallel()
+	const query = `SELECT n, n / 2 AS half, 'say "' || n || '"' AS said FROM range(3) AS t(n) ORDER BY n`
+	const program = `f=$(sed 's/.*"files":\["\([^"]*\)"\].*/\1/')
+		printf '{"unchanged": true, "result": {"name": "%s", "text": "%s"}}' "${f##*/}" "$(base64 -w0 "$f")"`
+	reads := func(format, name, text string, where ...dag.Condition) operatortest.Case {
+		return operatortest.Case{Name: name,
+			Config: map[string]any{"argv": []string{"sh", "-c", program}, "input_format": format},
+			Inputs: []operatortest.Input{{As: "numbers", Query: query, Where: where}}, Want: map[string][]string{},
+			Check: func(t *testing.T, r operators.Result) {
+				var result struct {
+					Name string
+					Text []byte
+				}
+				require.NoError(t, json.Unmarshal(r.Result, &result))
+				require.Equal(t, "input0."+format, result.Name)
+				require.Equal(t, text, string(result.Text))
+			}}
+	}
+
+	last, none := dag.Condition{Column: "n", Values: []any{2}}, dag.Condition{Column: "n", Values: []any{9}}
+	operatortest.Run(t, builtin(t, "command"),
+		reads("csv", "CSV", "n,half,said\n0,0.0,\"say \"\"0\"\"\"\n1,0.5,\"say \"\"1\"\"\"\n2,1.0,\"say \"\"2\"\"\"\n"),
+		reads("csv", "where as CSV", "n,half,said\n2,1.0,\"say \"\"2\"\"\"\n", last),
+		reads("csv", "no rows as CSV", "n,half,said\n", none),
+		reads("ndjson", "lines of JSON", `{"n":2,"half":1.0,"said":"say \"2\""}`+"\n", last),
+		reads("ndjson", "no lines of JSON", "", none),
+		caseOf{Name: "a format that is none",
+			Config: map[string]any{"argv": []string{"true"}, "input_format": "xml"}}.refused("must be one of"),
+	)
 }
 
 func TestCommandReadsItsSlice(t *testing.T) {

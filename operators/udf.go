@@ -187,7 +187,7 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 
 // task creates the task's folders and returns what the code reads on stdin.
 func (u *udfRun) task(ctx context.Context) ([]byte, error) {
-	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."))
+	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."), "parquet")
 	if err != nil {
 		return nil, err
 	}

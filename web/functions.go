@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/registry"
@@ -35,10 +36,16 @@ var functions = template.FuncMap{
 	},
 	"backfillSize": func(b control.Backfill) int { return max(b.Pending+b.Open+b.Done+b.Skipped+b.Failed, 1) },
 	"fromName":     query.NameOf, "columnName": query.QuoteName,
-	"listsErrors": listsErrors,
-	"add":         func(a, b float64) float64 { return a + b },
-	"money":       func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
+	"listsErrors": listsErrors, "headline": fault.Headline, "traceback": traceback,
+	"add":   func(a, b float64) float64 { return a + b },
+	"money": func(v *float64, currency string) string { return Money(*v, currency) }, "percent": percent,
 	"seconds": seconds, "options": func(texts ...string) []string { return texts },
+}
+
+// traceback returns the traceback of an error; empty: it has none.
+func traceback(text string) string {
+	_, trace := fault.CutTraceback(text)
+	return trace
 }
 
 // listsErrors reports whether the errors of a problem say more than its text does.

@@ -102,7 +102,7 @@ func standing(t views.Task) []string {
 	}
 	effects := []string{fmt.Sprintf("%s; %d of %d attempts have failed.", text, t.Failures, t.MaxAttempts)}
 	if t.Error != "" {
-		effects = append(effects, "Its last error: "+shorten(t.Error, 300))
+		effects = append(effects, "Its last error: "+shorten(fault.Headline(t.Error), 300))
 	}
 	return effects
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -102,7 +103,7 @@ func items(s seen) []Item {
 	for _, src := range s.sources {
 		if text := cmp.Or(src.Error, src.LeftOut); text != "" {
 			list = append(list, Item{Kind: SourceError, DAG: src.DAG, Job: src.Job, Since: src.LastFireAt,
-				Text: text, Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
+				Text: fault.Headline(text), Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
 		}
 	}
 

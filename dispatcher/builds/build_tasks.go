@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -166,14 +167,14 @@ func AnyOpen(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (open bool, er
 func DeadTasks(ctx context.Context, tx pgx.Tx, b registry.Build, origins []uuid.UUID) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT format('task %s of %s failed for good: %s',
-			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), t.error_message)
+			t.id, job_address(t.job_id) || coalesce(' ' || t.partitions[1], ''), split_part(t.error_message, $3, 1))
 		FROM waiting w JOIN tasks t ON t.id = w.task_id
 		WHERE w.origin_job_id = ANY($1) AND w.reason = 'dead' AND t.completed_at >= $2
 		  AND NOT EXISTS (SELECT FROM ready o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
 		  AND NOT EXISTS (SELECT FROM leases o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot)
 		  AND NOT EXISTS (SELECT FROM waiting o WHERE o.origin_job_id = w.origin_job_id AND o.slot = w.slot
 		                  AND o.reason <> 'dead')
-		ORDER BY t.id LIMIT 10`, origins, b.Started)
+		ORDER BY t.id LIMIT 10`, origins, b.Started, "\n"+fault.Traceback)
 	if err != nil {
 		return nil, fmt.Errorf("find dead tasks: %w", err)
 	}

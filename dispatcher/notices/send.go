@@ -127,7 +127,7 @@ func (n *Notices) explain(ctx context.Context, d due, p *payload) error {
 	if err != nil {
 		return fmt.Errorf("explain notice %s: %w", p.Notice.ID, err)
 	}
-	data.Error = formats.Cut(data.Error, longestError)
+	data.Error = formats.Cut(fault.Headline(data.Error), longestError)
 	return nil
 }
 

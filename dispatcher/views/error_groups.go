@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -64,7 +65,8 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 			return err
 		}
 
-		c.args = append(c.args, maxErrorGroups)
+		c.args = append(c.args, maxErrorGroups, "\n"+fault.Traceback)
+		most, trace := len(c.args)-1, len(c.args)
 		rows, err := tx.Query(ctx, fmt.Sprintf(`
 			WITH failed AS MATERIALIZED (
 				SELECT w.task_id, w.origin_job_id, w.failed_at, %s AS name FROM waiting w WHERE %s),
@@ -75,12 +77,13 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 				       count(*) FILTER (WHERE f.origin_job_id IN (SELECT origin_job_id FROM run)) AS retryable
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d)
-			SELECT g.name, coalesce(btrim(regexp_replace(left(t.error_message, 600), '\s+', ' ', 'g')), ''), g.n,
+			SELECT g.name,
+			       coalesce(btrim(regexp_replace(left(split_part(t.error_message, $%d, 1), 600), '\s+', ' ', 'g')), ''), g.n,
 			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
 			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example,
 			       g.retryable
 			FROM groups g JOIN tasks t ON t.id = g.example
-			ORDER BY g.n DESC, 1`, groupOf, c.where(), registry.WorkingOrigins("$1"), len(c.args)), c.args...)
+			ORDER BY g.n DESC, 1`, groupOf, c.where(), registry.WorkingOrigins("$1"), most, trace), c.args...)
 		if err != nil {
 			return err
 		}

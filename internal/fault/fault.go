@@ -8,6 +8,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind is the kind of an error.
@@ -114,4 +115,21 @@ func Wrap(err error, doing string) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// Traceback begins the line below which SDKs say where in a handler its error was raised.
+const Traceback = "Traceback of the handler"
+
+// Headline returns the text of an error without the traceback that may follow it, for lists of errors.
+func Headline(text string) string {
+	head, _ := CutTraceback(text)
+	return head
+}
+
+// CutTraceback returns the text of an error, and the traceback that may follow it, with its first line.
+func CutTraceback(text string) (head, trace string) {
+	if at := strings.Index(text, "\n"+Traceback); at >= 0 {
+		return text[:at], text[at+1:]
+	}
+	return text, ""
 }

@@ -1,6 +1,7 @@
 package python_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,11 +31,24 @@ jobs:
     source: { kind: manual }
     outputs: 0
     config: { handler: "email:secret", key: { secret: smtp } }
+  - name: leak
+    operator: handler
+    source: { kind: manual }
+    outputs: 0
+    max_attempts: 1
+    config: { handler: "email:leak", key: { secret: smtp } }
   - name: wrong
     operator: handler
     source: { kind: manual }
     outputs: 0
     config: { handler: "email:wrong" }
+  - name: bounced
+    operator: handler
+    source: { kind: manual }
+    outputs: [bounced]
+    config: { handler: "email:bounced" }
+publish:
+  bounced: { from: { job: bounced, output: bounced } }
 `
 
 func TestHandlers(t *testing.T) {
@@ -44,9 +58,11 @@ func TestHandlers(t *testing.T) {
 	secret.Stdin = strings.NewReader("hunter2")
 	require.NoError(t, secret.Run())
 
-	job := dag.Job{Operator: dag.Handler, Runtime: "python", Config: dag.Config{"handler": "email:secret",
-		"key": map[string]any{"secret": "smtp"}}}
-	w.must(t, "secrets", "bind", "smtp", "--program", "mail/secret@"+job.Program())
+	for _, name := range []string{"secret", "leak"} {
+		job := dag.Job{Operator: dag.Handler, Runtime: "python", Config: dag.Config{"handler": "email:" + name,
+			"key": map[string]any{"secret": "smtp"}}}
+		w.must(t, "secrets", "bind", "smtp", "--program", "mail/"+name+"@"+job.Program())
+	}
 	w.serve(t, mailDAG)
 	w.worker(t, "mail.py")
 
@@ -72,6 +88,41 @@ func TestHandlers(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("an output that has columns and never had a row", func(t *testing.T) {
+		t.Parallel()
+		w.ended(t, w.run(t, "mail/bounced", `{}`), "Completed")
+		require.Equal(t, "address,\"a reason, or none\"\n", w.must(t, "datasets", "preview", "bounced", "-o", "csv"))
+	})
+
+	t.Run("where it failed", func(t *testing.T) {
+		t.Parallel()
+		id := w.run(t, "mail/leak", `{}`)
+		task := w.ended(t, id, "Failed")
+		frames := regexp.MustCompile(`^ConnectionError: smtp://ada:\S+@mail\.example\.com refused
+Traceback of the handler \(most recent call last\):
+  File "\S+mail\.py", line \d+, in leak
+    login\(ctx\.secrets\["smtp"\]\)
+(?: +[~^]+
+)?  File "\S+mail\.py", line \d+, in login
+    raise ConnectionError\(f"[^\n]+"\)$`)
+		require.Regexp(t, frames, task.Error)
+
+		shown := w.must(t, "tasks", "get", id)
+		require.Regexp(t, `(?m)^Error +ConnectionError: smtp://ada:\S+ refused
+               Traceback of the handler \(most recent call last\):
+                 File "\S+mail\.py", line \d+, in leak$`, shown)
+		require.Regexp(t, `(?m)^ +1 +\S+ .* ConnectionError: smtp://ada:\S+ refused *$`, shown, "lists have its first line")
+
+		log, why := w.must(t, "tasks", "logs", id), w.must(t, "why", id)
+		require.Regexp(t, `(?m)^.*Traceback of the handler[^\n]*\n.*mail\.py", line \d+, in leak$`, log)
+		require.Regexp(t, `(?m)^└─ mail/leak: it failed.*: ConnectionError: smtp://ada:\S+ refused.*
+   Traceback of the handler \(most recent call last\):
+     File "\S+mail\.py", line \d+, in leak$`, why)
+		for _, text := range []string{task.Error, shown, log, why} {
+			require.NotContains(t, text, "hunter2")
+		}
+	})
 
 	t.Run("tasks of a task", func(t *testing.T) {
 		t.Parallel()

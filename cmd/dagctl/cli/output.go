@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // outputs are the forms that every command has.
@@ -237,18 +239,29 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// OneLine replaces control characters, which must not reach a terminal, and shortens text to the width of a cell.
+// OneLine replaces control characters, which must not reach a terminal, and shortens text to the width of a cell. It
+// leaves out the traceback of an error.
 func OneLine(text string, widest int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, text)
+	text = strings.Map(harmless, fault.Headline(text))
 	if utf8.RuneCountInString(text) <= widest {
 		return text
 	}
 	return string([]rune(text)[:widest-1]) + "…"
+}
+
+func harmless(r rune) rune {
+	if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == utf8.RuneError {
+		return ' '
+	}
+	return r
+}
+
+// WriteTraceback writes the traceback of an error line by line, or nothing if it has none.
+func WriteTraceback(w io.Writer, indent, text string) {
+	_, trace := fault.CutTraceback(text)
+	for line := range strings.Lines(trace) {
+		fmt.Fprintln(w, strings.TrimRight(indent+strings.Map(harmless, strings.TrimRight(line, "\r\n")), " "))
+	}
 }
 
 // Ago returns how long before now something was, such as "3h ago", or an empty text for no time.

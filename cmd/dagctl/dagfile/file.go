@@ -61,6 +61,24 @@ func Find(dir string, vars map[string]string) ([]*File, error) {
 	return inOrder(found), nil
 }
 
+// Folders returns the folders under dir, except hidden ones, that have a DAG file.
+func Folders(dir string) (folders []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path != dir:
+			return nil // as in Find
+		case err != nil:
+			return fault.New(fault.NotFound, "%w", err)
+		case entry.IsDir() && path != dir && strings.HasPrefix(entry.Name(), "."):
+			return fs.SkipDir
+		case !entry.IsDir() && entry.Name() == FileName:
+			folders = append(folders, filepath.Dir(path))
+		}
+		return nil
+	})
+	return folders, err
+}
+
 // readFile reads and parses one DAG file.
 func readFile(path string, vars map[string]string, catalog dag.Catalog) (*File, error) {
 	text, err := os.ReadFile(path)

@@ -17,7 +17,7 @@ import (
 
 // The files in the data folder, besides those that other commands read.
 const (
-	workerTokenFile = "worker-token" // token for workers of the running dev server
+	workerTokenFile = "worker-token" // token for workers, from start to start
 	taskKeyFile     = "task.pem"     // signs capability tokens
 	secretsKeyFile  = "secrets.key"  // encrypts secrets
 )
@@ -92,7 +92,7 @@ func (d *dataFolder) openLog() (*os.File, *slog.Logger, error) {
 // close removes the files that announce the server, and unlocks the folder.
 func (d *dataFolder) close() error {
 	var errs []error
-	for _, name := range []string{cli.DevServerFile, cli.DevTokenFile, workerTokenFile} {
+	for _, name := range []string{cli.DevServerFile, cli.DevTokenFile} {
 		if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

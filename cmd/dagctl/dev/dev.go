@@ -60,11 +60,13 @@ Ctrl-C stops all of it; the state stays in the data folder. It listens on loopba
 
 Jobs of the runtime dispatcher run in the server. For every other runtime that DAG files name, dev starts a worker that
 polls and runs the platform's operators, unless --config maps that runtime to a queue, a function or workers of your
-own. Jobs of operator handler wait for a worker of your own; dev prints how to start it.
+own. Jobs of operator handler wait for a worker of your own: dev prints how to start it, or runs it itself where a
+dev.yaml beside the DAG file declares it, as in "workers: [{command: [python3, worker.py]}]". It starts such a worker
+anew on every save of its code and after a crash, and stops it with itself.
 
 With --once it deploys, works until nothing is left to do, prints the published datasets and exits. The exit code is 0
 only if every task completed.`,
-		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config dev.yaml",
+		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config server.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -183,10 +185,13 @@ func (i *installation) work(ctx context.Context, listener net.Listener) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g.Go(func() error { return i.app.Run(serving, listener) })
-	pool := i.workers()
+	pool, own := i.workers(), i.ownWorkers()
 	g.Go(func() error {
 		defer stop()
-		return pool.run(ctx)
+		all, ctx := errgroup.WithContext(ctx)
+		all.Go(func() error { return pool.run(ctx) })
+		all.Go(func() error { return own.run(ctx) })
+		return all.Wait()
 	})
 	if i.database != nil {
 		g.Go(func() error { return watchDatabase(ctx, i.database, i.data) })
@@ -197,7 +202,7 @@ func (i *installation) work(ctx context.Context, listener net.Listener) error {
 	api.Wait() // a save too many must not end the dev server
 	s := &session{
 		CLI: i.CLI, api: api, app: i.app, org: i.login.Caller().OrgID,
-		options: i.options, vars: i.vars, folders: i.folders, runtimes: i.cfg.RuntimeMap(), workers: pool,
+		options: i.options, vars: i.vars, folders: i.folders, runtimes: i.cfg.RuntimeMap(), workers: pool, own: own,
 		deployed: map[string]deployedDAG{}, started: started,
 	}
 	g.Go(func() error { return s.run(ctx) })
@@ -230,6 +235,12 @@ func (i *installation) workers() platformWorkers {
 	}
 	pool.operators.UDF.Unconfined = i.options.unsafeUDF
 	return pool
+}
+
+// ownWorkers returns the workers that the folders of DAG files declare.
+func (i *installation) ownWorkers() *ownWorkers {
+	return &ownWorkers{CLI: i.CLI, dir: i.options.dir, config: i.options.config, url: i.cfg.BaseURL,
+		token: i.login.WorkerToken(), once: i.options.once, log: i.log}
 }
 
 // errDone ends a dev server with --once whose work is done.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -100,7 +101,8 @@ func handlerJobs(doc *dag.Document) (jobs []handlerJob) {
 }
 
 // reportWaiting prints which jobs of a deployed DAG cannot run yet, and how to start the workers that they need.
-func (s *session) reportWaiting(ctx context.Context, doc *dag.Document) error {
+func (s *session) reportWaiting(ctx context.Context, d *dagfile.File) error {
+	doc := d.Doc
 	waits := s.Style(s.Out).Busy("waits")
 	ownCode := func(job dag.Job) bool { return job.Operator == dag.OwnCode && s.workers.serves(job.Runtime) }
 	if err := sandbox.Available(); err != nil && !s.options.unsafeUDF && slices.ContainsFunc(doc.Jobs, ownCode) {
@@ -109,7 +111,7 @@ func (s *session) reportWaiting(ctx context.Context, doc *dag.Document) error {
 	}
 
 	jobs := handlerJobs(doc)
-	if len(jobs) == 0 {
+	if len(jobs) == 0 || s.own.serves(filepath.Dir(d.Path)) {
 		return nil
 	}
 	workers, err := cli.Fetch[dispatcher.Worker](ctx, s.api, "/v1/workers", nil, cli.Page{Limit: 500})

@@ -49,6 +49,7 @@ type session struct {
 
 	runtimes backends.RuntimeMap
 	workers  platformWorkers
+	own      *ownWorkers
 	started  time.Time // when this dev server did; what was so before is not reported
 
 	deployed map[string]deployedDAG       // by path
@@ -151,7 +152,7 @@ func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Versio
 	if deployed.Created {
 		dags.PrintPlan(s.CLI, s.Out, deployed)
 	}
-	if err := s.reportWaiting(ctx, d.Doc); err != nil {
+	if err := s.reportWaiting(ctx, d); err != nil {
 		return nil, err
 	}
 	s.app.Dispatcher.Wake()

@@ -167,6 +167,7 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	field("Waited", cli.Duration(time.Duration(t.WaitedSeconds*float64(time.Second))))
 	field("Next retry", cli.Ago(t.NextRetryAt, now))
 	field("Error", cli.OneLine(t.Error, 2000))
+	cli.WriteTraceback(w, "               ", t.Error)
 	field("Metadata", cli.OneLine(compact(t.Metadata), 2000))
 	field("Payload", cli.OneLine(compact(t.Payload), 2000))
 	field("Inputs", cli.OneLine(compact(t.InputVersions), 2000))

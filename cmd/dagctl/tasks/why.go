@@ -142,6 +142,7 @@ func writeReasons(c *cli.CLI, w io.Writer, reasons []why.Reason, indent string, 
 		}
 
 		fmt.Fprintln(w, indent+branch+text)
+		cli.WriteTraceback(w, indent+below, r.Text)
 		writeReasons(c, w, r.Because, indent+below, now)
 	}
 }

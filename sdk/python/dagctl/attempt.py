@@ -22,8 +22,8 @@ from .errors import (
     UnavailableError,
 )
 from .leases import Leases
-from .logs import LogBuffer
-from .protocol import Claim, Task
+from .logs import LogBuffer, storable
+from .protocol import LONGEST_ERROR, Claim, Task
 from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
@@ -223,5 +223,5 @@ class Attempt:
 
 
 def short(text: str) -> str:
-    """Return an error text that the protocol accepts: not empty and not too long."""
-    return text[:10_000] or "it failed without saying why"
+    """Return an error text that the protocol accepts: storable, not empty and not too long."""
+    return storable(text)[:LONGEST_ERROR] or "it failed without saying why"

@@ -171,24 +171,25 @@ class Output:
     def update_strategy(self) -> str:
         return self._spec.update_strategy
 
-    def write(self, rows: Iterable[Any], *, partition_key: str = "") -> int:
+    def write(self, rows: Iterable[Any], *, partition_key: str = "", columns: Sequence[str] = ()) -> int:
         """Write rows: dicts, dataclasses, or anything that `dagctl.encode` takes. Returns their number.
 
-        Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory.
+        Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory. If there are
+        none, the output has these columns; by default those that it had last.
         """
-        with self.writer(partition_key=partition_key) as writer:
+        with self.writer(partition_key=partition_key, columns=columns) as writer:
             for row in rows:
                 writer.write(row)
         return writer.rows
 
     @contextlib.contextmanager
-    def writer(self, *, partition_key: str = "") -> Iterator[RowWriter]:
+    def writer(self, *, partition_key: str = "", columns: Sequence[str] = ()) -> Iterator[RowWriter]:
         """Write rows one by one::
 
             with ctx.output().writer() as out:
                 out.write({"id": 1})
         """
-        writer = RowWriter(self, partition_key)
+        writer = RowWriter(self, partition_key, columns)
         try:
             yield writer
             writer._finish()
@@ -249,9 +250,11 @@ class Output:
 class RowWriter:
     """Writes rows to an output, as lines of JSON."""
 
-    def __init__(self, output: Output, partition_key: str) -> None:
+    def __init__(self, output: Output, partition_key: str, columns: Sequence[str] = ()) -> None:
+        if isinstance(columns, str):
+            raise TypeError("columns is a list of names, not a text")
         self.rows = 0
-        self._output, self._key = output, partition_key
+        self._output, self._key, self._columns = output, partition_key, columns
         self._file: Optional[IO[bytes]] = None
         self._size = 0
 
@@ -276,10 +279,23 @@ class RowWriter:
         self._output._put(self._file.name, "ndjson", None, self._key)
         self._drop()
 
+    def _send_columns(self) -> None:
+        """Name the columns of an output without rows, by a CSV file of one line."""
+        path = self._output._scratch.file(".csv")
+        try:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerow(self._columns)
+            self._output._put(path, "csv", None, self._key)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
     def _finish(self) -> None:
         if self._file is not None:
             self._send()
-        else:
+        elif self._columns and not self.rows:
+            self._send_columns()
+        elif not self.rows:
             with self._output._lock:
                 self._output._note(self._key)  # an output without rows is published, too
 

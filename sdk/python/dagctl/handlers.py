@@ -13,7 +13,8 @@ from .context import Context
 from .errors import CanceledError, Error, LeaseLostError, NotRetryable, PayloadError
 from .leases import Leases
 from .logs import current
-from .protocol import Claim
+from .protocol import LONGEST_ERROR, Claim
+from .traces import traced
 from .transport import Transport
 from .typed import Mismatch, decode
 
@@ -126,12 +127,10 @@ class Run:
 
 
 def _failure(ctx: Context, error: BaseException) -> Mapping[str, Any]:
-    # Errors that speak for themselves are reported without the stack of this package.
-    stack = None if isinstance(error, PayloadError) else error
-    told: Dict[str, Any] = {"message": short(_described(error))}
+    told: Dict[str, Any] = {"message": short(traced(short(_described(error)), error, LONGEST_ERROR))}
     if isinstance(error, NotRetryable):
         told["retryable"] = False
-    ctx.log.error("%s", told["message"], exc_info=stack)
+    ctx.log.error("%s", told["message"])
     return {"status": "Failed", "error": told}
 
 

@@ -163,9 +163,12 @@ def _level(number: int) -> str:
 
 
 def _lines(text: str) -> List[str]:
-    # PostgreSQL cannot store NUL, and JSON cannot hold half a surrogate pair.
-    text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     lines: List[str] = []
-    for line in text.splitlines() or [""]:
+    for line in storable(text).splitlines() or [""]:
         lines += [line[i : i + LONGEST_LINE] for i in range(0, len(line), LONGEST_LINE)] or [""]
     return lines
+
+
+def storable(text: str) -> str:
+    """Replace what a server cannot keep: PostgreSQL stores no NUL, and JSON has no half of a surrogate pair."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -42,6 +42,20 @@ def secret(ctx):
     return {"length": len(ctx.secrets["smtp"])}
 
 
+@worker.handler("email:leak")
+def leak(ctx):
+    login(ctx.secrets["smtp"])
+
+
+def login(password):
+    raise ConnectionError(f"smtp://ada:{password}@mail.example.com refused")
+
+
+@worker.handler("email:bounced")
+def bounced(ctx):
+    ctx.output().write([], columns=["address", "a reason, or none"])
+
+
 @worker.handler("email:wrong")
 def wrong(ctx):
     try:

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import tempfile
 import threading
 import unittest
@@ -15,7 +16,7 @@ from typing import Any, Dict, Iterator, List
 from unittest import mock
 
 import dagctl
-from dagctl import data
+from dagctl import data, traces
 from dagctl.attempt import LOST, STALE, UNREPORTED
 from dagctl.protocol import Claim
 from tests import replay
@@ -99,6 +100,7 @@ class TestHandlers(Case):
             (KeyError(), {"message": "KeyError"}),
             (dagctl.NotRetryable("bad address"), {"message": "bad address", "retryable": False}),
             (SystemExit(3), {"message": "SystemExit: 3"}),
+            (ValueError("half of a pair \ud800 and \0"), {"message": "ValueError: half of a pair ? and \ufffd"}),
             (ValueError("x" * 20_000), {"message": ("ValueError: " + "x" * 20_000)[:10_000]}),
         ]:
             with self.subTest(raised=type(raised)):
@@ -108,8 +110,79 @@ class TestHandlers(Case):
                     raise raised
 
                 self.assertEqual(self.run_task(send), "Failed")
-                self.assertEqual(self.completion(), {"status": "Failed", "error": error})
-                self.assertIn("Traceback (most recent call last):", self.logged())
+                told = self.completion()["error"]
+                self.assertEqual("\n".join(self.logged()), told["message"], "the log has all of it")
+                told["message"], head, trace = told["message"].partition("\n" + traces.HEAD)
+                self.assertEqual(told, error)
+                self.assertEqual(bool(head), len(error["message"]) < 10_000)
+                self.assertEqual("raise raised" in trace, bool(head))
+
+    def test_a_traceback_is_that_of_the_handler_alone(self) -> None:
+        def parse(text: str) -> float:
+            return float(text)
+
+        def send(ctx: dagctl.Context) -> None:
+            try:
+                parse("many")
+            except ValueError as error:
+                raise RuntimeError("order 7 has no amount") from error
+
+        self.run_task(send)
+        message = self.completion()["error"]["message"]
+        found = re.sub(r"line \d+", "line N", re.sub(r"(?m)^ +[~^]+\n", "", message.replace(__file__, "orders.py")))
+        self.assertEqual(
+            found,
+            """RuntimeError: order 7 has no amount
+Traceback of the handler (most recent call last):
+  File "orders.py", line N, in send
+    parse("many")
+  File "orders.py", line N, in parse
+    return float(text)
+ValueError: could not convert string to float: 'many'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "orders.py", line N, in send
+    raise RuntimeError("order 7 has no amount") from error""",
+        )
+
+    def test_an_error_of_this_package_has_the_frames_that_led_to_it(self) -> None:
+        self.run_task(lambda ctx: ctx.output("elsewhere"))
+        message = self.completion()["error"]["message"]
+        self.assertIn(f"{traces.HEAD}\n  File \"{__file__}\"", message)
+        self.assertNotIn(os.path.dirname(traces.__file__) + os.sep, message)
+
+    def test_columns_of_an_output_without_rows(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.output().write([], columns="id")
+
+        self.run_task(send, outputs=[{"index": 0, "name": "bounced"}])
+        self.assertIn("TypeError: columns is a list of names", self.completion()["error"]["message"])
+
+    def test_a_long_traceback_keeps_its_last_lines(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            one, two = (lambda n: two(n - 1) if n else {}["x"]), (lambda n: one(n))
+            one(400)
+
+        self.run_task(send)
+        lines = self.completion()["error"]["message"].splitlines()
+        self.assertEqual(lines[:2], ["KeyError: 'x'", traces.HEAD])
+        self.assertLess(len(lines), 70)
+        self.assertRegex(lines[-1], r"\[Previous line repeated 17 more times\]|\^")
+
+        error = ValueError("a\n" * 3000 + "b" * 2000 + "\nthe last line")
+        error.__cause__ = None
+        try:
+            try:
+                raise error
+            except ValueError as cause:
+                raise RuntimeError("no") from cause
+        except RuntimeError as raised:
+            message = traces.traced("RuntimeError: no", raised, 10_000)
+        self.assertLessEqual(len(message), 10_000)
+        self.assertRegex(message, r"(?s)^RuntimeError: no\n[^\n]+\n  \(\d+ lines are left out\)\na\na\n.*"
+                                  r"\n    \(a line of 2000 characters\)\nthe last line\n.*raise RuntimeError")
 
     def test_a_job_whose_handler_is_elsewhere(self) -> None:
         self.run_task(lambda ctx: None, config={"handler": "sms:send"})
@@ -341,7 +414,8 @@ class TestData(Case):
             raise RuntimeError("broken")
 
         self.run_task(lambda ctx: ctx.output().write(rows()), outputs=[replay.output()])
-        self.assertEqual(self.completion(), {"status": "Failed", "error": {"message": "RuntimeError: broken"}})
+        failed = self.completion()
+        self.assertEqual((failed["status"], failed["error"]["message"].splitlines()[0]), ("Failed", "RuntimeError: broken"))
         self.assertFalse([r for r in self.server.requests if r.method == "PUT"])
 
     def test_what_is_no_row(self) -> None:

@@ -1,7 +1,7 @@
 """A worker: functions that jobs with operator `handler` call by name. It needs the package `dagctl`, which is sdk/python
-of dagctl's repository (`pip install ./sdk/python`), and the server's address and a token, for `dagctl dev`:
+of dagctl's repository (`pip install ./sdk/python`). `dagctl dev` runs it as dev.yaml says. With another server:
 
-    DAGCTL_URL=http://127.0.0.1:7070 DAGCTL_TOKEN=$(cat .dagctl/worker-token) python3 worker.py
+    DAGCTL_URL=https://dagctl.example.com DAGCTL_TOKEN=... python3 worker.py
 
 docs/workers.md describes what a function can do, and how it is told to stop. There is an SDK for Go, too."""
 
