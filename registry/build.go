@@ -9,8 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Build is a version that is being built, or that is ready and waits.
@@ -111,8 +109,7 @@ func (r *Registry) ActiveJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagN
 		SELECT j.id FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
 		WHERE c.org_id = $1 AND c.dag_name = $2 AND j.name = $3`, org, dagName, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fault.New(fault.NotFound, "there is no job %s/%s in an active version", dagName, name).
-			WithHint("`dagctl status` shows what is deployed")
+		return nil, NoJob(dagName, name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find job %s/%s: %w", dagName, name, err)

@@ -215,11 +215,15 @@ func IsHidden(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job 
 func RequireShown(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, job string) error {
 	hidden, err := IsHidden(ctx, tx, caller, dagName, job)
 	if err == nil && hidden {
-		return fault.New(fault.NotFound, "there is no job %s/%s that %s may look into", dagName, job, caller.Actor).
-			WithHint("ask an admin of the org %s for the org roles that may read what it reads and makes",
-				caller.OrgSlug)
+		return NoJob(dagName, job)
 	}
 	return err
+}
+
+// NoJob is the error about a job that does not exist, or that is hidden from whoever asks.
+func NoJob(dagName, job string) error {
+	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, job).
+		WithHint("`dagctl status %s` lists the jobs", dagName)
 }
 
 // dagOf returns the DAG that makes a dataset of a name or id, for routes that act on datasets; see authz.Finder.

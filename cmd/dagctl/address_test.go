@@ -47,7 +47,8 @@ func TestAddressesOfTasks(t *testing.T) {
 			require.Contains(t, r.err, want, "%s %s", verb, address)
 		}
 	}
-	require.Contains(t, dagctl(t, env, "tasks", "list", "--dag", "readings", "--job", "nope").err, "has no job nope")
+	require.Contains(t, dagctl(t, env, "tasks", "list", "--dag", "readings", "--job", "nope").err,
+		"there is no job readings/nope")
 	require.Contains(t, dagctl(t, env, "tasks", "retry", "--dag", "raedings", "--yes").err, "there is no DAG raedings")
 	require.Contains(t, dagctl(t, env, "tasks", "list", "--created-after", "2026-02-01", "--created-before",
 		"2026-01-01").err, "is not before")

@@ -178,7 +178,7 @@ func TestListsOfADAGThatDoesNotExist(t *testing.T) {
 	for _, command := range [][]string{{"tasks", "list"}, {"datasets", "list"}, {"timers", "list"}} {
 		said := dagctl(t, w.env(t, reader), append(command, "--dag", "raedings")...)
 		require.Equal(t, cli.ExitFailed, said.code, command)
-		require.Contains(t, said.err, "there is no DAG raedings\nNext: there is readings\n", command)
+		require.Contains(t, said.err, "there is no DAG raedings\nNext: did you mean readings?\n", command)
 	}
 	require.Equal(t, "[]\n", must(t, w.env(t, reader), "timers", "list", "--dag", "readings", "-o", "json"))
 }

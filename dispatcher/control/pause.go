@@ -88,8 +88,7 @@ func (ctl *Control) pausable(ctx context.Context, tx pgx.Tx, caller authz.Caller
 		return fault.New(fault.NotFound, "there is no DAG %q", dagName).
 			WithHint("`dagctl status` lists those there are")
 	}
-	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, job).
-		WithHint("`dagctl status %s` lists the jobs there are", dagName)
+	return registry.NoJob(dagName, job)
 }
 
 // Resume removes a pause. Tasks that no other pause covers go on.

@@ -142,6 +142,7 @@ func (a *API) AddRoutes(api *authz.API) {
 	a.addNotifyRoutes(api)
 	a.addHookRoutes(api)
 	a.addWhyRoutes(api)
+	a.addCausedRoutes(api)
 	a.addGridRoute(api)
 	a.addPublishRoutes(api)
 }

@@ -376,7 +376,8 @@ func setAside(b *pg.Batch, r Row, e Ending, now time.Time) {
 	b.Exec(fmt.Sprintf("set task %s aside", r.ID), `
 		INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, available_at, rank, error_group, failed_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, error_group(NULLIF($8, '')), $9)`,
-		r.ID, r.Org, r.Origin, r.Slot, reason, e.RetryAt, rankOf(r.priority, placed), e.Message, now)
+		r.ID, r.Org, r.Origin, r.Slot, reason, e.RetryAt, rankOf(r.priority, placed),
+		fault.Headline(e.Message), now) // errors of several call paths are one group
 }
 
 // RetryAfter returns when a failed attempt is followed by another, or nil if by none. counts is how much the failure

@@ -83,14 +83,14 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 		}
 		shown := d.Shown()
 		if shown == nil {
-			return noJob(dagName, name)
+			return registry.NoJob(dagName, name)
 		}
 		job, view, err := vs.registry.JobOf(ctx, tx, caller, shown.ID, name)
 		if err != nil {
 			return err
 		}
 		if job == nil {
-			return noJob(dagName, name)
+			return registry.NoJob(dagName, name)
 		}
 
 		detail = JobDetail{JobStatus: JobStatus{JobView: view}, DAG: dagName, Version: shown.Number,
@@ -111,11 +111,6 @@ func (vs *Views) FormerJob(ctx context.Context, caller authz.Caller, dagName, na
 		return err
 	})
 	return former, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
-}
-
-func noJob(dagName, name string) error {
-	return fault.New(fault.NotFound, "there is no job %s/%s", dagName, name).
-		WithHint("`dagctl status %s` lists the jobs", dagName)
 }
 
 // addStanding adds how the job stands: the counts of its tasks, its pause, what is withheld, and its limits.

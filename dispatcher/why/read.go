@@ -252,8 +252,7 @@ func (e *explainer) jobNamed(ctx context.Context, dagName, name string) (*regist
 			return jobs[i], nil
 		}
 	}
-	return nil, fault.New(fault.NotFound, "there is no job %s/%s", dagName, name).
-		WithHint("`dagctl status %s` lists the jobs", dagName)
+	return nil, registry.NoJob(dagName, name)
 }
 
 // DatasetWhy explains the state of a dataset: that it is late, what its job does, what is withheld, and what does not

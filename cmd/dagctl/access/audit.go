@@ -52,6 +52,9 @@ func (f *auditFilter) addFlags(cmd *cobra.Command) {
 
 // query returns the filter as parameters of a request.
 func (f *auditFilter) query(now time.Time) (url.Values, error) {
+	if err := cli.OneOf("outcome", authz.Outcome(f.outcome), authz.Done, authz.Refused); err != nil {
+		return nil, err
+	}
 	query := url.Values{}
 	for name, value := range map[string]string{"actor": f.actor, "action": f.action, "object": f.object,
 		"dataset": f.dataset, "outcome": f.outcome} {
@@ -60,6 +63,7 @@ func (f *auditFilter) query(now time.Time) (url.Values, error) {
 		}
 	}
 
+	times := map[string]time.Time{}
 	for name, text := range map[string]string{"since": f.since, "until": f.until} {
 		if text == "" {
 			continue
@@ -69,9 +73,28 @@ func (f *auditFilter) query(now time.Time) (url.Values, error) {
 			return nil, fault.New(fault.Invalid, "--%s %q is not a time", name, text).
 				WithHint("write a day (2026-01-31), a time (2026-01-31T12:00:00Z), or how long ago it was (24h)")
 		}
+		times[name] = at
 		query.Set(name, at.UTC().Format(time.RFC3339Nano))
 	}
-	return query, nil
+	return query, cli.InOrder("since", f.since, times["since"], "until", f.until, times["until"])
+}
+
+// requireNamed returns an error where one of the filters alone selects no entry, or names a dataset that is not there.
+func (f *auditFilter) requireNamed(ctx context.Context, api *cli.Client) error {
+	for _, filter := range []struct{ name, value string }{
+		{"actor", f.actor}, {"action", f.action}, {"object", f.object},
+	} {
+		if filter.value == "" {
+			continue
+		}
+		missing := fault.New(fault.NotFound, "no entry of the audit log has the %s %s", filter.name, filter.value).
+			WithHint("`dagctl audit list` shows how they are written")
+		query := url.Values{filter.name: {filter.value}}
+		if err := cli.RequireSome(ctx, api, "/v1/audit", query, missing); err != nil {
+			return err
+		}
+	}
+	return cli.RequireDataset(ctx, api, f.dataset)
 }
 
 // timeOf reads a day in UTC, a time, or how long before now something was.
@@ -107,6 +130,9 @@ func auditListCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			entries, err := cli.Fetch[authz.AuditEntry](cmd.Context(), api, "/v1/audit", query, page)
+			if err == nil && len(entries) == 0 {
+				err = filter.requireNamed(cmd.Context(), api)
+			}
 			if err != nil {
 				return err
 			}
@@ -156,6 +182,9 @@ many were not yet is said. An export as NDJSON without a filter can be verified 
 			}
 			api, err := c.Connect()
 			if err != nil {
+				return err
+			}
+			if err := filter.requireNamed(cmd.Context(), api); err != nil {
 				return err
 			}
 			query.Set("format", format)

@@ -3,6 +3,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -52,7 +53,8 @@ the org's users of one issuer and their groups, and can do nothing else.`,
   dagctl tokens create okta --kind scim --issuer https://acme.okta.com --subject-from externalId`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkTTL(ttl); err != nil {
+			err := errors.Join(cli.OneOf("kind", kind, "user", "worker", "scim"), checkRole(role), checkTTL(ttl))
+			if err != nil {
 				return err
 			}
 			api, err := c.Connect()

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,6 +53,9 @@ func trustAddCommand(c *cli.CLI) *cobra.Command {
   dagctl trust add everybody --kind user --issuer https://acme.okta.com --claim email_domain=acme.com --role reader`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(cli.OneOf("kind", kind, "user", "workload", "group"), checkRole(g.role)); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err

@@ -73,6 +73,11 @@ func writeUsers(c *cli.CLI, w io.Writer, users []identity.User) {
 	t.Write(w)
 }
 
+// checkRole refuses a --role that is none; without it, there is nothing to refuse.
+func checkRole(role string) error {
+	return cli.OneOf("role", role, "reader", "proposer", "writer", "admin")
+}
+
 // given are the flags by which somebody is given roles.
 type given struct {
 	role     string
@@ -114,6 +119,9 @@ server without a provider, or with --local, the user signs in by links: dagctl u
   dagctl users invite ops@example.com --role admin --local`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkRole(g.role); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
@@ -157,6 +165,9 @@ func usersSetCommand(c *cli.CLI) *cobra.Command {
   dagctl users set bo@example.com --no-org-roles`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkRole(g.role); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err

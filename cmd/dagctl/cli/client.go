@@ -26,6 +26,8 @@ type Client struct {
 	header http.Header
 	warn   func(until time.Time) // told when the token ends; nil: nobody is told
 	waits  bool                  // sends a call again that the server answered with 429
+
+	explains bool // says which name was meant where there is none: see explain
 }
 
 // Connect returns a client of the target. Where that is not the one that commands talk to by default, it prints which
@@ -39,6 +41,7 @@ func (c *CLI) Connect() (*Client, error) {
 		fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
 	}
 	client := NewClient(t)
+	client.explains = true
 	var once sync.Once
 	if strings.HasPrefix(t.Token, "dagctl_user_") { // use prolongs sessions, and tokens of pipelines are short-lived
 		client.warn = func(until time.Time) { once.Do(func() { c.warnOfEnd(until) }) }
@@ -112,13 +115,13 @@ func (c *Client) Delete(ctx context.Context, path string) error {
 // from which the exit code follows.
 func (c *Client) Do(ctx context.Context, method, path string, body, answer any) error {
 	if body == nil {
-		return c.DoRaw(ctx, method, path, "", nil, answer)
+		return c.explain(ctx, method, path, c.DoRaw(ctx, method, path, "", nil, answer))
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	return c.DoRaw(ctx, method, path, "application/json", bytes.NewReader(text), answer)
+	return c.explain(ctx, method, path, c.DoRaw(ctx, method, path, "application/json", bytes.NewReader(text), answer))
 }
 
 // DoRaw sends content of any type, or none, and decodes the answer.

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,34 +47,4 @@ func Fetch[T any](ctx context.Context, api *Client, path string, query url.Value
 		query.Set("cursor", list.NextCursor)
 	}
 	return all, nil
-}
-
-// RequireDAG returns an error where there is no DAG of a name, with those that there are. Lists of what is a DAG's call
-// it when they are empty; no name is that of no DAG, and fine.
-func RequireDAG(ctx context.Context, api *Client, name string) error {
-	if name == "" {
-		return nil
-	}
-	var found json.RawMessage
-	err := api.Get(ctx, DAGPath(name), nil, &found)
-	if !fault.Is(err, fault.NotFound) {
-		return err
-	}
-
-	type named struct {
-		Name string `json:"name"`
-	}
-	dags, err := Fetch[named](ctx, api, "/v1/dags", nil, Page{Limit: mostPerRequest})
-	if err != nil {
-		return err
-	}
-	names := make([]string, len(dags))
-	for i, d := range dags {
-		names[i] = d.Name
-	}
-	missing := fault.New(fault.NotFound, "there is no DAG %s", name)
-	if len(names) == 0 {
-		return missing.WithHint("no DAG is deployed yet")
-	}
-	return missing.WithHint("there is %s", strings.Join(names, ", "))
 }

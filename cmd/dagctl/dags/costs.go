@@ -1,7 +1,9 @@
 package dags
 
 import (
+	"cmp"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -28,15 +30,22 @@ Besides table, json and yaml, --output can be csv.`,
   dagctl costs --by dataset --step week --output csv > costs.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := url.Values{"by": {by}, "step": {step}}
+			if err := errors.Join(cli.OneOf("by", by, "job", "dataset", "owner", "dag", "org"),
+				cli.OneOf("step", step, "hour", "day", "week")); err != nil {
+				return err
+			}
+			q, times := url.Values{"by": {by}, "step": {step}}, map[string]time.Time{}
 			for name, text := range map[string]string{"since": since, "until": until} {
 				t, err := usage.ParseTime(text)
 				if err != nil {
 					return err
 				}
-				if !t.IsZero() {
+				if times[name] = t; !t.IsZero() {
 					q.Set(name, t.Format(time.RFC3339))
 				}
+			}
+			if err := cli.InOrder("since", since, times["since"], "until", until, times["until"]); err != nil {
+				return err
 			}
 			if dag != "" {
 				q.Set("dag", dag)
@@ -48,7 +57,7 @@ Besides table, json and yaml, --output can be csv.`,
 			}
 			var found usage.Costs
 			if err := api.Get(cmd.Context(), "/v1/costs", q, &found); err != nil {
-				return err
+				return cmp.Or(cli.RequireDAG(cmd.Context(), api, dag), err)
 			}
 			if c.Output == cli.OutputCSV {
 				return costsCSV(c.Out, found)

@@ -3,6 +3,7 @@
 package datasets
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/url"
@@ -68,7 +69,7 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 			}
 			datasets, err := cli.Fetch[registry.Dataset](cmd.Context(), api, "/v1/datasets", query, page)
 			if err == nil && len(datasets) == 0 {
-				err = cli.RequireDAG(cmd.Context(), api, dag)
+				err = requireNamed(cmd.Context(), api, dag, tag)
 			}
 			if err != nil {
 				return err
@@ -106,6 +107,17 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 	flags.BoolVar(&all, "all", false, "also datasets without a published name")
 	page.AddFlags(cmd)
 	return cmd
+}
+
+// requireNamed returns an error where filters of datasets, which have selected nothing, name a DAG or a tag that is not
+// there.
+func requireNamed(ctx context.Context, api *cli.Client, dag, tag string) error {
+	if err := cli.RequireDAG(ctx, api, dag); err != nil || tag == "" {
+		return err
+	}
+	missing := fault.New(fault.NotFound, "no dataset has the tag %s", tag).
+		WithHint("`dagctl datasets list` shows the tags")
+	return cli.RequireSome(ctx, api, "/v1/datasets", url.Values{"tag": {tag}, "unpublished": {"true"}}, missing)
 }
 
 // LateSince returns what is overdue and since when, or an empty text.

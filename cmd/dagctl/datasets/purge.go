@@ -36,6 +36,9 @@ a dataset was purged as a whole.`,
 			"--reason \"erasure request 17\" --dry-run",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.PartitionsInOrder("partitions", partitions); err != nil {
+				return err
+			}
 			request.From, request.To = partitionRange(partitions)
 			api, err := c.Connect()
 			if err != nil {

@@ -92,7 +92,7 @@ func newestTask(ctx context.Context, api *cli.Client, dag, job string) (uuid.UUI
 
 	found, err := cli.Fetch[views.Task](ctx, api, "/v1/tasks", query, cli.Page{Limit: 1})
 	if err == nil && len(found) == 0 {
-		err = requireJob(ctx, api, views.TaskSelection{DAG: dag, Job: job})
+		err = cli.RequireJob(ctx, api, dag, job)
 	}
 	if err != nil {
 		return uuid.Nil, err

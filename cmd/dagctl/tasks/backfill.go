@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -41,13 +42,17 @@ end, and none does not run them.`,
 				return fault.New(fault.Invalid, "%q names no job: write DAG/JOB", args[0])
 			}
 			request.Job = job
+			if err := errors.Join(cli.OneOf("existing", request.Existing, "skip", "failed", "all"),
+				cli.OneOf("propagate", request.Propagate, "none", "once", "each")); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
 			}
 			var b control.Backfill
 			if err := api.Post(cmd.Context(), cli.DAGPath(dag)+"/backfills", request, &b); err != nil {
-				return err
+				return cli.OfJob(cmd.Context(), api, dag, job, err)
 			}
 
 			if request.DryRun {
@@ -122,6 +127,9 @@ func backfillListCommand(c *cli.CLI) *cobra.Command {
 			}
 			found, err := cli.Fetch[control.Backfill](cmd.Context(), api,
 				cli.DAGPath(args[0])+"/backfills", nil, page)
+			if err == nil && len(found) == 0 {
+				err = cli.RequireDAG(cmd.Context(), api, args[0])
+			}
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,7 @@ package tasks
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -44,13 +44,16 @@ func (s *selectionFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&s.after, "created-after", "", "only tasks created then or later: a date, or an RFC 3339 time")
 	flags.StringVar(&s.before, "created-before", "", "only tasks created before then")
 
-	for name, values := range map[string][]string{
-		"status": {"Queued", "Running", "Completed", "Failed", "Canceled"},
-		"kind":   {"reactive", "source", "manual", "timer", "build", "backfill", "invalidation", "check"},
-	} {
+	for name, values := range map[string][]string{"status": statuses, "kind": kinds} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
+
+// The words of --status and --kind.
+var (
+	statuses = []string{"Queued", "Running", "Completed", "Failed", "Canceled"}
+	kinds    = []string{"reactive", "source", "manual", "timer", "build", "backfill", "invalidation", "check"}
+)
 
 // selection returns the selection of the flags, and reports whether any flag is set.
 func (s *selectionFlags) selection() (sel views.TaskSelection, filters bool, err error) {
@@ -66,29 +69,34 @@ func (s *selectionFlags) selection() (sel views.TaskSelection, filters bool, err
 
 	filters = sel.Dead || !sel.CreatedAfter.IsZero() || !sel.CreatedBefore.IsZero() ||
 		cmp.Or(sel.DAG, sel.Job, sel.Status, sel.Kind, sel.Partition, sel.Error, sel.ErrorGroup) != ""
-	if !sel.CreatedBefore.IsZero() && !sel.CreatedAfter.Before(sel.CreatedBefore) {
-		return sel, false, fault.New(fault.Invalid, "--created-after %s is not before --created-before %s", s.after,
-			s.before).WithHint("no task is created in such a time")
-	}
-	if from, to, ok := strings.Cut(sel.Partition, ".."); ok && (from == "" || to == "") {
-		return sel, false, fault.New(fault.Invalid, "--partition %s has no beginning or no end", sel.Partition).
-			WithHint("write A..B: the first partition and the last")
-	}
-	return sel, filters, nil
+	return sel, filters, errors.Join(
+		cli.OneOf("status", sel.Status, statuses...), cli.OneOf("kind", sel.Kind, kinds...),
+		cli.InOrder("created-after", s.after, sel.CreatedAfter, "created-before", s.before, sel.CreatedBefore),
+		cli.PartitionsInOrder("partition", sel.Partition))
 }
 
-// requireJob returns an error where a selection is of a DAG or job that does not exist.
-func requireJob(ctx context.Context, api *cli.Client, s views.TaskSelection) error {
-	if err := cli.RequireDAG(ctx, api, s.DAG); err != nil || s.DAG == "" || s.Job == "" {
+// requireNamed returns an error where a selection, which has selected nothing, names what does not exist: a DAG, a job,
+// a partition that no task writes, a group that no error is in.
+func requireNamed(ctx context.Context, api *cli.Client, s views.TaskSelection) error {
+	if err := cli.RequireJob(ctx, api, s.DAG, s.Job); err != nil {
 		return err
 	}
-	var found json.RawMessage
-	err := api.Get(ctx, "/v1/jobs/"+url.PathEscape(s.DAG)+"/"+url.PathEscape(s.Job), nil, &found)
-	if fault.Is(err, fault.NotFound) {
-		return fault.New(fault.NotFound, "DAG %s has no job %s", s.DAG, s.Job).
-			WithHint("`dagctl status %s` lists its jobs", s.DAG)
+	if s.Partition != "" {
+		of := views.TaskSelection{DAG: s.DAG, Job: s.Job, Partition: s.Partition}
+		missing := fault.New(fault.NotFound, "no task writes the partition %s", s.Partition).
+			WithHint("`dagctl tasks list` shows the partitions of tasks")
+		if err := cli.RequireSome(ctx, api, "/v1/tasks", selectionQuery(of), missing); err != nil {
+			return err
+		}
 	}
-	return err
+
+	if s.ErrorGroup != "" {
+		of := views.TaskSelection{ErrorGroup: s.ErrorGroup}
+		missing := fault.New(fault.NotFound, "no failed task has an error of the group %s", s.ErrorGroup).
+			WithHint("`dagctl tasks list --group-by error` lists the groups")
+		return cli.RequireSome(ctx, api, "/v1/tasks", selectionQuery(of), missing)
+	}
+	return nil
 }
 
 // parseTime reads a date, which begins at midnight in the local zone, or a time.
@@ -270,7 +278,7 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 	}
 
 	if b.Matched == 0 {
-		if err := requireJob(ctx, api, request.Filter); err != nil {
+		if err := requireNamed(ctx, api, request.Filter); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -60,6 +61,9 @@ resume need --break-window.`,
 			dry.DryRun = true
 			var purged upkeep.PurgedTasks
 			if err := api.Post(cmd.Context(), "/v1/tasks:purge", dry, &purged); err != nil {
+				if fault.Is(err, fault.NotFound) { // there are no such tasks
+					err = cmp.Or(requireNamed(cmd.Context(), api, request.Filter), err)
+				}
 				return err
 			}
 

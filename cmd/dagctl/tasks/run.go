@@ -30,6 +30,7 @@ type runFlags struct {
 	priority          int
 	item              dispatcher.EnqueueItem // the fields that flags set as they are
 	batch             string
+	watch             bool
 }
 
 // RunCommand returns `dagctl run`.
@@ -39,8 +40,12 @@ func RunCommand(c *cli.CLI) *cobra.Command {
 		Use:   "run DAG/JOB",
 		Short: "Run a job now",
 		Long: `Run a job now: create a task of a manual job, or a batch of them; read a source of the kinds poll and cron at
-once; or compute one partition of a job that has inputs.`,
-		Example: `  dagctl run sales/landing
+once; or compute one partition of a job that has inputs.
+
+--watch follows what that set off to its end: the task, the tasks that consumers make of its events, over all DAGs, and
+so on. It prints a line for each change, with -o json an object a line. The exit code is 0 if all ended well, and 1 if a
+task failed for good or was canceled. An interrupt ends the watching alone.`,
+		Example: `  dagctl run sales/landing --watch
   dagctl run sales/daily --partition 2026-01-31
   dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
   dagctl run mail/send --payload @mail.json --run-at 2026-01-31T09:00:00Z --max-attempts 5
@@ -53,6 +58,9 @@ once; or compute one partition of a job that has inputs.`,
 					WithHint("`dagctl status DAG` lists a DAG's jobs")
 			}
 			items, err := flags.items(c, cmd.Flags().Changed("priority"))
+			if err == nil && flags.watch {
+				err = checkWatched(c)
+			}
 			if err != nil {
 				return err
 			}
@@ -61,7 +69,7 @@ once; or compute one partition of a job that has inputs.`,
 				return err
 			}
 			if flags.plain(items) {
-				done, err := runNow(cmd.Context(), c, api, dag, job, flags.item.Partition)
+				done, err := runNow(cmd.Context(), c, api, dag, job, flags.item.Partition, flags.watch)
 				if done || err != nil {
 					return err
 				}
@@ -71,6 +79,9 @@ once; or compute one partition of a job that has inputs.`,
 			enqueued, err := enqueue(cmd.Context(), c, api, path, items)
 			if err != nil {
 				return err
+			}
+			if flags.watch {
+				return watchCaused(cmd.Context(), c, api, "/v1/tasks/"+enqueued[0].ID.String()+"/caused", nil)
 			}
 			return c.Print(enqueued, func(w io.Writer) {
 				for _, e := range enqueued {
@@ -103,8 +114,11 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&r.batch, "batch", "",
 		"file with one task a line, {\"payload\": …, \"idempotency_key\": …}; - reads standard input")
 
+	flags.BoolVar(&r.watch, "watch", false, "follow what the run sets off to its end, over all DAGs")
+
 	for _, flag := range []string{
 		"payload", "metadata", "idempotency-key", "partition", "priority", "run-at", "max-attempts", "concurrency-key",
+		"watch",
 	} {
 		cmd.MarkFlagsMutuallyExclusive(flag, "batch")
 	}

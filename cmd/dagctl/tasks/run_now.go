@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"time"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/control"
@@ -14,8 +15,10 @@ import (
 )
 
 // runNow runs a job whose tasks nobody makes by hand: it reads a source at once, or computes one partition of a job
-// that has inputs. It reports false for other jobs.
-func runNow(ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partition string) (done bool, err error) {
+// that has inputs. It follows what that sets off if it is to be watched. It reports false for other jobs.
+func runNow(
+	ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partition string, watch bool,
+) (done bool, err error) {
 	path := "/v1/jobs/" + url.PathEscape(dag) + "/" + url.PathEscape(job)
 	var detail views.JobDetail
 	if err := api.Get(ctx, path, nil, &detail); err != nil {
@@ -23,9 +26,9 @@ func runNow(ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partitio
 	}
 	switch {
 	case sources.Readable(detail.Source):
-		return true, readNow(ctx, c, api, detail, partition)
+		return true, readNow(ctx, c, api, detail, partition, watch)
 	case detail.Source == "" && partition != "":
-		return true, computeNow(ctx, c, api, detail, partition)
+		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case detail.Source == "":
 		return true, fault.New(fault.Invalid, "%s/%s is computed from its inputs, partition by partition", dag, job).
 			WithHint("name one by --partition, or several by `dagctl backfill %s/%s --from A --to B`", dag, job)
@@ -34,7 +37,9 @@ func runNow(ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partitio
 }
 
 // readNow makes a source due at once.
-func readNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string) error {
+func readNow(
+	ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string, watch bool,
+) error {
 	switch {
 	case partition != "" && job.Source == "cron":
 		return fault.New(fault.Invalid, "%s/%s is a source: it is read as its schedule does", job.DAG, job.Name).
@@ -46,9 +51,12 @@ func readNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDeta
 	}
 
 	var r sources.Reading
-	path := "/v1/sources/" + url.PathEscape(job.DAG) + "/" + url.PathEscape(job.Name) + "/read"
-	if err := api.Post(ctx, path, nil, &r); err != nil {
+	path := "/v1/sources/" + url.PathEscape(job.DAG) + "/" + url.PathEscape(job.Name)
+	if err := api.Post(ctx, path+"/read", nil, &r); err != nil {
 		return err
+	}
+	if watch {
+		return watchCaused(ctx, c, api, path+"/caused", url.Values{"since": {r.DueAt.Format(time.RFC3339Nano)}})
 	}
 	return c.Print(r, func(w io.Writer) {
 		if r.Asked {
@@ -60,11 +68,16 @@ func readNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDeta
 }
 
 // computeNow computes one partition of a job, whether it exists or not.
-func computeNow(ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string) error {
+func computeNow(
+	ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string, watch bool,
+) error {
 	var b control.Backfill
 	request := control.BackfillRequest{Job: job.Name, From: partition, To: partition, Existing: "all"}
 	if err := api.Post(ctx, "/v1/dags/"+url.PathEscape(job.DAG)+"/backfills", request, &b); err != nil {
 		return err
+	}
+	if watch {
+		return watchCaused(ctx, c, api, backfillPath(job.DAG, b.ID.String())+"/caused", nil)
 	}
 	return c.Print(b, func(w io.Writer) {
 		fmt.Fprintf(w, "%s/%s computes %s anew; `dagctl backfill list %s` says how far it is.\n", job.DAG, job.Name,

@@ -66,7 +66,7 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 					return err
 				}
 				if len(groups.Items) == 0 {
-					if err := requireJob(cmd.Context(), api, sel); err != nil {
+					if err := requireNamed(cmd.Context(), api, sel); err != nil {
 						return err
 					}
 				}
@@ -74,7 +74,7 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 			}
 			tasks, err := cli.Fetch[views.Task](cmd.Context(), api, "/v1/tasks", selectionQuery(sel), page)
 			if err == nil && len(tasks) == 0 {
-				err = requireJob(cmd.Context(), api, sel)
+				err = requireNamed(cmd.Context(), api, sel)
 			}
 			if err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -145,6 +146,9 @@ func timersListCommand(c *cli.CLI) *cobra.Command {
 		Short: "List timers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.OneOf("status", f.Status, timerStatuses...); err != nil {
+				return err
+			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
@@ -160,7 +164,7 @@ func timersListCommand(c *cli.CLI) *cobra.Command {
 
 			found, err := cli.Fetch[timers.Timer](cmd.Context(), api, timersPath, query, page)
 			if err == nil && len(found) == 0 {
-				err = cli.RequireDAG(cmd.Context(), api, f.DAG)
+				err = cli.RequireJob(cmd.Context(), api, f.DAG, f.Job)
 			}
 			if err != nil {
 				return err
@@ -173,10 +177,15 @@ func timersListCommand(c *cli.CLI) *cobra.Command {
 	flags.StringVar(&f.DAG, "dag", "", "only timers of this DAG")
 	flags.StringVar(&f.Job, "job", "", "only timers of jobs with this name")
 	flags.StringVar(&f.Group, "group", "", "only timers of this group")
-	flags.StringVar(&f.Status, "status", "", "only timers that are PENDING, COMPLETED or FAILED")
+	flags.StringVar(&f.Status, "status", "", "only timers that are PENDING, PROCESSING, COMPLETED or FAILED")
+	_ = cmd.RegisterFlagCompletionFunc("status",
+		cobra.FixedCompletions(timerStatuses, cobra.ShellCompDirectiveNoFileComp))
 	page.AddFlags(cmd)
 	return cmd
 }
+
+// timerStatuses are the words of --status.
+var timerStatuses = []string{"PENDING", "PROCESSING", "COMPLETED", "FAILED"}
 
 func writeTimers(c *cli.CLI, w io.Writer, found []timers.Timer) {
 	now := time.Now()
@@ -302,8 +311,8 @@ func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone st
 
 func timersDeleteCommand(c *cli.CLI) *cobra.Command {
 	var (
-		group string
-		yes   bool
+		group       string
+		yes, dryRun bool
 	)
 	cmd := &cobra.Command{
 		Use:   "delete [ID]",
@@ -318,8 +327,22 @@ func timersDeleteCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 
+			if group == "" && dryRun {
+				return fault.New(fault.Invalid, "--dry-run is for a group").
+					WithHint("`dagctl timers get ID` shows one timer")
+			}
 			if group == "" {
 				return api.Delete(cmd.Context(), timerPath(args[0]))
+			}
+			if dryRun {
+				found, err := cli.Fetch[timers.Timer](cmd.Context(), api, timersPath, url.Values{"group": {group}},
+					cli.Page{Limit: math.MaxInt})
+				if err != nil {
+					return err
+				}
+				return c.Print(timers.Counted{Timers: len(found)}, func(w io.Writer) {
+					fmt.Fprintf(w, "%s to delete.\n", plural.Of(len(found), "timer"))
+				})
 			}
 			if err := c.Confirm(yes, "Delete every timer of group %s?", group); err != nil {
 				return err
@@ -337,6 +360,7 @@ func timersDeleteCommand(c *cli.CLI) *cobra.Command {
 	}
 
 	cmd.Flags().StringVar(&group, "group", "", "delete every timer of this group")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print how many timers the group has")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }

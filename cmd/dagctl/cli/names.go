@@ -1,0 +1,323 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
+)
+
+// Arguments and filters name things. One that names nothing is an error in all commands, and in the same words: an
+// empty list would look like an answer. What is hidden from the caller is not there, so it is such a name.
+
+// OneOf refuses the value of a flag that is none of its words; an empty value is no filter.
+func OneOf[T ~string](flag string, value T, words ...T) error {
+	if value == "" || slices.Contains(words, value) {
+		return nil
+	}
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = string(w)
+	}
+	unknown := fault.New(fault.Invalid, "--%s %q is not known", flag, value)
+	last := len(texts) - 1
+	hint := "use " + strings.Join(texts[:last], ", ") + " or " + texts[last]
+	if near := Nearest(string(value), texts); near != "" {
+		hint = "did you mean " + near + "? " + UpperFirst(hint)
+	}
+	return unknown.WithHint("%s", hint)
+}
+
+// InOrder refuses a period whose end is not after its beginning. The texts are what was written, each after its flag.
+func InOrder(fromFlag, fromText string, from time.Time, toFlag, toText string, to time.Time) error {
+	if from.IsZero() || to.IsZero() || from.Before(to) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "--%s %s is not before --%s %s", fromFlag, fromText, toFlag, toText).
+		WithHint("swap them: nothing happens in such a time")
+}
+
+// PartitionsInOrder refuses a range A..B of partitions that has no beginning or no end, or whose end comes first.
+func PartitionsInOrder(flag, text string) error {
+	from, to, isRange := strings.Cut(text, "..")
+	switch {
+	case isRange && (from == "" || to == ""):
+		return fault.New(fault.Invalid, "--%s %s has no beginning or no end", flag, text).
+			WithHint("write A..B: the first partition and the last")
+	case isRange && after(from, to):
+		return fault.New(fault.Invalid, "--%s %s: the first partition comes after the last one", flag, text).
+			WithHint("swap them: %s..%s", to, from)
+	}
+	return nil
+}
+
+// after reports whether one partition comes after another: by the numbers in their keys, as of dates and ranges, if
+// both keys have the same form, and as text otherwise.
+func after(a, b string) bool {
+	numbers := func(key string) (form string, all []string) {
+		form = strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return '0'
+			}
+			return r
+		}, key)
+		for len(form) > 0 && strings.Contains(form, "00") {
+			form = strings.ReplaceAll(form, "00", "0")
+		}
+		return form, strings.FieldsFunc(key, func(r rune) bool { return r < '0' || r > '9' })
+	}
+
+	formA, numbersA := numbers(a)
+	formB, numbersB := numbers(b)
+	if formA != formB || len(numbersA) == 0 {
+		return a > b
+	}
+	for i := range numbersA {
+		x, y := strings.TrimLeft(numbersA[i], "0"), strings.TrimLeft(numbersB[i], "0")
+		if len(x) != len(y) {
+			return len(x) > len(y)
+		}
+		if x != y {
+			return x > y
+		}
+	}
+	return false
+}
+
+// RequireDAG returns an error where there is no DAG of a name. Lists of what is a DAG's call it when they are empty; no
+// name is that of no DAG, and fine.
+func RequireDAG(ctx context.Context, api *Client, name string) error {
+	if name == "" {
+		return nil
+	}
+	var found json.RawMessage
+	err := api.plain().Get(ctx, DAGPath(name), nil, &found)
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+
+	names, err := namesIn(ctx, api, "/v1/dags", nil)
+	if err != nil {
+		return err
+	}
+	missing := fault.New(fault.NotFound, "there is no DAG %s", name)
+	if len(names) == 0 {
+		return missing.WithHint("no DAG is deployed yet")
+	}
+	return missing.WithHint("%s", meant(name, names, "`dagctl status` lists the DAGs"))
+}
+
+// RequireJob returns an error where a DAG, or its job, does not exist. Without a DAG, it looks for the job in all DAGs.
+func RequireJob(ctx context.Context, api *Client, dag, job string) error {
+	if err := RequireDAG(ctx, api, dag); err != nil || job == "" {
+		return err
+	}
+	dags := []string{dag}
+	if dag == "" {
+		var err error
+		if dags, err = namesIn(ctx, api, "/v1/dags", nil); err != nil {
+			return err
+		}
+	}
+
+	var jobs []string
+	for _, d := range dags {
+		found, err := jobsOf(ctx, api, d)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(found, job) {
+			return nil
+		}
+		jobs = append(jobs, found...)
+	}
+	if dag == "" {
+		return fault.New(fault.NotFound, "no DAG has a job %s", job).
+			WithHint("%s", meant(job, jobs, "`dagctl status DAG` lists the jobs of a DAG"))
+	}
+	return noJob(dag, job, jobs)
+}
+
+// noJob is the error about a job that a DAG does not have, or that is hidden, in the words of the server.
+func noJob(dag, job string, jobs []string) error {
+	missing := fault.New(fault.NotFound, "there is no job %s/%s", dag, job)
+	jobs = slices.DeleteFunc(jobs, func(name string) bool { return name == job })
+	if near := Nearest(job, jobs); near != "" {
+		return missing.WithHint("did you mean %s?", near)
+	}
+	return missing.WithHint("`dagctl status %s` lists the jobs", dag)
+}
+
+// OfJob returns the error of a call about a job or, if the DAG has no such job, an error with the one that was meant.
+func OfJob(ctx context.Context, api *Client, dag, job string, err error) error {
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	jobs, failed := jobsOf(ctx, api, dag)
+	if failed != nil || len(jobs) == 0 || slices.Contains(jobs, job) {
+		return err
+	}
+	return noJob(dag, job, jobs)
+}
+
+// RequireDataset returns an error where there is no dataset of a name.
+func RequireDataset(ctx context.Context, api *Client, name string) error {
+	if name == "" {
+		return nil
+	}
+	var found json.RawMessage
+	return api.Get(ctx, DatasetPath(name), nil, &found)
+}
+
+// RequireSome returns the error missing where a list has nothing that one filter alone selects.
+func RequireSome(ctx context.Context, api *Client, path string, filter url.Values, missing error) error {
+	found, err := Fetch[json.RawMessage](ctx, api, path, filter, Page{Limit: 1})
+	if err == nil && len(found) == 0 {
+		err = missing
+	}
+	return err
+}
+
+// namesIn returns the names in a list.
+func namesIn(ctx context.Context, api *Client, path string, query url.Values) ([]string, error) {
+	type named struct {
+		Name string `json:"name"`
+	}
+	found, err := Fetch[named](ctx, api.plain(), path, query, Page{Limit: mostPerRequest})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(found))
+	for i, n := range found {
+		names[i] = n.Name
+	}
+	return names, nil
+}
+
+// jobsOf returns the names of a DAG's jobs; of no DAG, none.
+func jobsOf(ctx context.Context, api *Client, dag string) ([]string, error) {
+	var detail struct {
+		Jobs []struct {
+			Name string `json:"name"`
+		} `json:"jobs"`
+	}
+	if err := api.plain().Get(ctx, DAGPath(dag), nil, &detail); err != nil && !fault.Is(err, fault.NotFound) {
+		return nil, err
+	}
+	names := make([]string, len(detail.Jobs))
+	for i, j := range detail.Jobs {
+		names[i] = j.Name
+	}
+	return names, nil
+}
+
+// meant says which of some names was meant, which there are if they are few, or how they are listed.
+func meant(name string, names []string, list string) string {
+	const few = 8
+	if near := Nearest(name, names); near != "" {
+		return "did you mean " + near + "?"
+	}
+	if len(names) > 0 && len(names) <= few {
+		return "there is " + strings.Join(names, ", ")
+	}
+	return list
+}
+
+// explain adds to the error of a call which name was meant if its path names a DAG, job or dataset that is not there.
+// The answers to calls that make such things name others.
+func (c *Client) explain(ctx context.Context, method, path string, err error) error {
+	path, _, _ = strings.Cut(path, "?")
+	parts := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")
+	missing := fault.Is(err, fault.NotFound)
+	if !c.explains || len(parts) < 2 || !missing && !fault.Is(err, fault.Conflict) {
+		return err
+	}
+	for i := range parts {
+		if text, wrong := url.PathUnescape(parts[i]); wrong == nil {
+			parts[i] = text
+		}
+	}
+
+	switch last := parts[len(parts)-1]; parts[0] {
+	case "dags", "jobs", "sources":
+		if method == http.MethodPost && len(parts) == 3 && (last == "versions" || last == "plan") {
+			return err // the DAG may be a new one
+		}
+		if unknown := RequireDAG(ctx, c, parts[1]); fault.Is(unknown, fault.NotFound) {
+			return unknown
+		}
+		if parts[0] != "dags" && len(parts) > 2 {
+			return OfJob(ctx, c, parts[1], parts[2], err)
+		}
+	case "datasets":
+		return ofDataset(ctx, c, parts[1], err)
+	}
+	return err
+}
+
+// ofDataset returns the error of a call about a dataset or, if there is none, an error with the one that was meant.
+func ofDataset(ctx context.Context, api *Client, name string, err error) error {
+	var found json.RawMessage
+	if !fault.Is(api.plain().Get(ctx, DatasetPath(name), nil, &found), fault.NotFound) {
+		return err
+	}
+
+	query := url.Values{}
+	if strings.Contains(name, "/") {
+		query.Set("unpublished", "true")
+	}
+	names, failed := namesIn(ctx, api, "/v1/datasets", query)
+	near := Nearest(name, names)
+	if failed != nil || near == "" {
+		return err
+	}
+	return fault.New(fault.NotFound, "there is no dataset %s", name).WithHint("did you mean %s?", near)
+}
+
+// plain returns a client whose errors are as the server says.
+func (c *Client) plain() *Client {
+	plain := *c
+	plain.explains = false
+	return &plain
+}
+
+// Nearest returns the word that a mistyped one was meant to be, or an empty text.
+func Nearest(typed string, words []string) string {
+	const least = 3 // almost anything is near to a shorter word
+	if len(typed) < least {
+		return ""
+	}
+	best, distance := "", len(typed)/3+1
+	for _, w := range words {
+		if d := LettersApart(strings.ToLower(typed), strings.ToLower(w)); d < distance {
+			best, distance = w, d
+		}
+	}
+	return best
+}
+
+// LettersApart returns how many letters have to be added, taken away or changed to make one word of another.
+func LettersApart(a, b string) int {
+	before := make([]int, len(b)+1)
+	for i := range before {
+		before[i] = i
+	}
+
+	for i := range len(a) {
+		now := []int{i + 1}
+		for n := range len(b) {
+			change := before[n]
+			if a[i] != b[n] {
+				change++
+			}
+			now = append(now, min(change, before[n+1]+1, now[n]+1))
+		}
+		before = now
+	}
+	return before[len(b)]
+}
