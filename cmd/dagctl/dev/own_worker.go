@@ -80,7 +80,7 @@ func (w *ownWorker) keep() {
 	for {
 		fmt.Fprintf(o.Out, "%s %s: %s\n", style.Busy(again), w.declared.Name, strings.Join(w.declared.Command, " "))
 		began := time.Now()
-		last, exit, why := w.runOnce()
+		last, why, exit := w.runOnce()
 		switch why {
 		case toEnd:
 			return
@@ -125,7 +125,7 @@ const (
 )
 
 // runOnce runs the worker's program once, and returns its last lines and how it exited.
-func (w *ownWorker) runOnce() (last []string, exit error, why outcome) {
+func (w *ownWorker) runOnce() (last []string, why outcome, exit error) {
 	lines := &workerLines{worker: w}
 	cmd := exec.Command(w.declared.Command[0], w.declared.Command[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = w.declared.Dir, lines, lines
@@ -151,7 +151,7 @@ func (w *ownWorker) runOnce() (last []string, exit error, why outcome) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, err, endedItself
+		return nil, endedItself, err
 	}
 
 	select {
@@ -164,7 +164,7 @@ func (w *ownWorker) runOnce() (last []string, exit error, why outcome) {
 		w.finish(cmd.Process.Pid, exited)
 	}
 	lines.flush()
-	return lines.last, exit, why
+	return lines.last, why, exit
 }
 
 // terminate ends a worker that is started anew. It may finish its tasks first.
