@@ -223,7 +223,7 @@ func TestEditorsAreToldOfTheNewestText(t *testing.T) {
 func TestEditorsThatSendNoMessages(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []string{"hello\n", "Content-Length: x\r\n\r\n", "Content-Length: 5\r\n\r\n{", "A: b\r\n\r\n",
-		"Content-Length: 2\r\n\r\n[]", "Content-Length: 99"} {
+		"Content-Length: 99"} {
 		cmd := exec.Command(editorsProgram(t), "lsp")
 		cmd.Stdin = strings.NewReader(sent)
 		var said bytes.Buffer
@@ -231,4 +231,17 @@ func TestEditorsThatSendNoMessages(t *testing.T) {
 		require.Error(t, cmd.Run(), sent)
 		require.Contains(t, said.String(), "the editor", sent)
 	}
+}
+
+// A message that is no JSON is answered as the protocol says, and so is the one behind it.
+func TestEditorsThatSendBadJSON(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(editorsProgram(t), "lsp")
+	const next = `{"jsonrpc":"2.0","id":7,"method":"nothing"}`
+	cmd.Stdin = strings.NewReader("Content-Length: 5\r\n\r\n{bad}Content-Length: 2\r\n\r\n[]" +
+		fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(next), next))
+	said, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(said), `"id":null,"error":{"code":-32700`), string(said))
+	require.Contains(t, string(said), `"id":7,"error":{"code":-32601`)
 }

@@ -188,13 +188,16 @@ func CheckSignature(key string, in Delivery, now time.Time) string {
 
 // deliveredJSON returns a delivery's body as a payload; an empty body is no payload.
 func deliveredJSON(body []byte) (json.RawMessage, error) {
+	var raw json.RawMessage
 	switch {
 	case len(body) == 0:
 		return nil, nil
 	case !utf8.Valid(body):
 		return nil, fault.New(fault.Invalid, "the body is not valid UTF-8")
-	case !json.Valid(body):
-		return nil, fault.New(fault.Invalid, "the body is not JSON")
+	}
+
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, fault.New(fault.Invalid, "the body cannot be read as JSON: %w", err)
 	}
 	if err := literal.Escapes(body); err != nil {
 		return nil, fault.New(fault.Invalid, "the body %w", err)

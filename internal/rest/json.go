@@ -1,9 +1,12 @@
 package rest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -25,6 +28,21 @@ var jsonFormat = huma.Format{
 		if err := literal.Numbers(data); err != nil {
 			return fmt.Errorf("the body: %w", err)
 		}
-		return json.Unmarshal(data, v)
+		return tooLarge(json.Unmarshal(data, v), data)
 	},
+}
+
+// tooLarge says of a number that is larger than a DOUBLE holds where it is.
+func tooLarge(err error, data []byte) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) || wrong.Type.Kind() != reflect.Float64 {
+		return err
+	}
+	number, is := strings.CutPrefix(wrong.Value, "number ")
+	if !is {
+		return err
+	}
+	before := data[:max(0, bytes.LastIndex(data[:min(int(wrong.Offset), len(data))], []byte(number)))]
+	return fmt.Errorf("the body: line %d, column %d: the number %s is refused: it is larger than a DOUBLE holds",
+		1+bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n'), number)
 }

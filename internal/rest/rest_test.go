@@ -178,6 +178,9 @@ func TestHostileBodies(t *testing.T) {
 		{"a number that nobody can compute with", `{"name":"a",` + "\n" + `"count":1e40000000}`, 400,
 			[]fault.Problem{{Location: "body", Message: "the body: line 2, column 9: the number 1e40000000 is " +
 				"refused: its exponent is not between -1000 and 1000"}}},
+		{"a number beyond a DOUBLE", `{"name":"a",` + "\n" + `"count":1e999}`, 400,
+			[]fault.Problem{{Location: "body", Message: "the body: line 2, column 9: the number 1e999 is refused: it " +
+				"is larger than a DOUBLE holds"}}},
 		{"a backslash and u0000", `{"name":"a\\u0000b","count":1}`, 200, nil},
 		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), 400, nil},
 		{"too large", `{"name":"` + strings.Repeat("x", DefaultMaxBody) + `","count":1}`, 413, nil},

@@ -5,6 +5,7 @@ package lsp
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -30,10 +31,14 @@ type failure struct {
 }
 
 const (
+	noJSON        = -32700
 	unknownMethod = -32601
 	badParams     = -32602
 	mostBytes     = 64 << 20 // of a message; files have at most 2 MiB
 )
+
+// errNoJSON is the error of a message whose body is none, behind which the next one begins.
+var errNoJSON = errors.New("the message is not JSON-RPC")
 
 // read reads a message. The error is io.EOF if there is none any more.
 func read(in *bufio.Reader) (m message, err error) {
@@ -71,7 +76,7 @@ func read(in *bufio.Reader) (m message, err error) {
 		return m, fault.New(fault.Invalid, "a message of the editor ends before its length")
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
-		return m, fault.New(fault.Invalid, "a message of the editor is not JSON-RPC: %w", err)
+		return message{}, fmt.Errorf("%w: %w", errNoJSON, err)
 	}
 	return m, nil
 }

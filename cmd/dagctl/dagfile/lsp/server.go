@@ -51,10 +51,14 @@ func Serve(in io.Reader, out io.Writer, catalog dag.Catalog) error {
 		if errors.Is(err, io.EOF) || err == nil && m.Method == "exit" {
 			return s.out.err
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, errNoJSON):
+			s.out.write(message{ID: json.RawMessage("null"), Error: &failure{noJSON, err.Error()}})
+		case err != nil:
 			return err
+		default:
+			s.handle(m)
 		}
-		s.handle(m)
 	}
 }
 
