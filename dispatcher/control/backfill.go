@@ -50,7 +50,8 @@ type Backfill struct {
 	CreatedBy   string     `json:"created_by"`
 	CreatedAt   time.Time  `json:"created_at"`
 	EndedAt     *time.Time `json:"ended_at,omitempty"`
-	Pending     int        `json:"pending" doc:"Partitions without a task yet"`
+	Reason      string     `json:"reason,omitempty" doc:"Why it ended before it was through"`
+	Pending     int        `json:"pending" doc:"Partitions without a task; of a backfill that has ended, they get none"`
 	Open        int        `json:"open" doc:"Partitions whose task is queued, running or waiting for a retry"`
 	Done        int        `json:"done"`
 	Skipped     int        `json:"skipped" doc:"Partitions whose task was canceled, or had nothing to read"`
@@ -318,14 +319,22 @@ func list(wanted []wantedPartition) []wantedPartition {
 }
 
 const backfillColumns = `b.id, b.dag_name, b.job_name, b.from_key, b.to_key, b.existing, b.propagate, b.concurrency,
-	b.status, b.created_by, b.created_at, b.ended_at,
+	b.status, b.created_by, b.created_at, b.ended_at, coalesce(b.reason, ''),
 	n.pending, n.open, n.done, n.skipped, n.failed`
 
+// backfillCounts counts the partitions of a backfill b. Nobody notes any more how the tasks end that a backfill leaves
+// behind when it is canceled, so they are asked; retention removes only those that have ended.
 const backfillCounts = ` CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'Pending') AS pending, count(*) FILTER (WHERE state = 'Open') AS open,
 	       count(*) FILTER (WHERE state = 'Done') AS done, count(*) FILTER (WHERE state = 'Skipped') AS skipped,
 	       count(*) FILTER (WHERE state = 'Failed') AS failed
-	FROM backfill_partitions p WHERE p.backfill_id = b.id) AS n`
+	FROM (
+		SELECT CASE WHEN p.state <> 'Open' OR b.status = 'Running' THEN p.state
+			WHEN t.id IS NULL OR t.status = 'Completed' THEN 'Done' WHEN t.status = 'Canceled' THEN 'Skipped'
+			WHEN EXISTS (SELECT FROM waiting q WHERE q.task_id = t.id AND q.reason = 'dead') THEN 'Failed'
+			ELSE 'Open' END AS state
+		FROM backfill_partitions p LEFT JOIN tasks t ON p.state = 'Open' AND t.id = p.task_id
+		WHERE p.backfill_id = b.id) AS p) AS n`
 
 // Backfill returns a backfill of a DAG with its progress.
 func (ctl *Control) Backfill(
@@ -416,8 +425,9 @@ func (ctl *Control) CancelBackfill(
 	ctx context.Context, caller authz.Caller, dagName string, id uuid.UUID, now time.Time,
 ) (Backfill, error) {
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `UPDATE backfills SET status = 'Canceled', ended_at = $4
-			WHERE org_id = $1 AND dag_name = $2 AND id = $3 AND status = 'Running'`, caller.OrgID, dagName, id, now)
+		tag, err := tx.Exec(ctx, `UPDATE backfills SET status = 'Canceled', ended_at = $4, reason = $5
+			WHERE org_id = $1 AND dag_name = $2 AND id = $3 AND status = 'Running'`, caller.OrgID, dagName, id, now,
+			"canceled by "+caller.Actor)
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func (ctl *Control) advanceBackfill(ctx context.Context, b running, now time.Tim
 
 		job, err := ctl.registry.ActiveJob(ctx, tx, b.Org, b.DAG, b.Job)
 		if fault.Is(err, fault.NotFound) || err == nil && job.Origin != b.Origin {
-			return endBackfill(ctx, tx, b, statusCanceled, now) // the dataset versions to fill no longer serve
+			return endBackfill(ctx, tx, b, statusCanceled, gaveWay(err), now)
 		}
 		if err != nil {
 			return err
@@ -220,13 +220,23 @@ func (ctl *Control) finishBackfill(ctx context.Context, tx pgx.Tx, b running, no
 			}
 		}
 	}
-	return true, endBackfill(ctx, tx, b, status, now)
+	return true, endBackfill(ctx, tx, b, status, "", now)
 }
 
-func endBackfill(ctx context.Context, tx pgx.Tx, b running, status string, now time.Time) error {
-	_, err := tx.Exec(ctx,
-		`UPDATE backfills SET status = $2, ended_at = $3 WHERE id = $1 AND status = 'Running'`, b.ID, status, now)
+func endBackfill(ctx context.Context, tx pgx.Tx, b running, status, reason string, now time.Time) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE backfills SET status = $2, ended_at = $3, reason = NULLIF($4, '') WHERE id = $1 AND status = 'Running'`,
+		b.ID, status, now, reason)
 	return err
+}
+
+// gaveWay says why the dataset versions that a backfill fills no longer serve. missing is the error of a job that no
+// active version has, or nil.
+func gaveWay(missing error) string {
+	if missing != nil {
+		return "no version that serves has the job any more"
+	}
+	return "another version serves, in which the job is another: what it filled no longer serves"
 }
 
 // followBackfill has the outputs looked at that a backfill held back.

@@ -165,11 +165,12 @@ func writeBackfills(c *cli.CLI, w io.Writer, found []control.Backfill) {
 	style, now := c.Style(w), time.Now()
 	t := cli.Table{Style: style, Header: []string{
 		"BACKFILL", "JOB", "PARTITIONS", "STATUS", "DONE", "OPEN", "LEFT", "SKIPPED", "FAILED", "BY", "STARTED",
+		"REASON",
 	}, Paint: map[int]func(string) string{3: style.Status}}
 	for _, b := range found {
 		t.Add(b.ID.String(), b.Job, cli.OneLine(b.From+".."+b.To, 50), b.Status,
 			fmt.Sprint(b.Done), fmt.Sprint(b.Open), fmt.Sprint(b.Pending), fmt.Sprint(b.Skipped), fmt.Sprint(b.Failed),
-			cli.OneLine(b.CreatedBy, 30), cli.Ago(&b.CreatedAt, now))
+			cli.OneLine(b.CreatedBy, 30), cli.Ago(&b.CreatedAt, now), cli.OneLine(b.Reason, 60))
 	}
 	t.Write(w)
 }
