@@ -272,9 +272,14 @@ func (u TimeUnit) parse(key string) (time.Time, error) {
 			clock = u.step(u.truncate(time.Date(year, 1, 4, 0, 0, 0, 0, time.UTC)), week-1)
 		}
 	}
+
 	if err != nil || clock.Year() < 1 || u.format(clock) != key {
 		example := u.format(u.truncate(time.Date(2001, 1, 31, 5, 0, 0, 0, time.UTC)))
-		return time.Time{}, fault.New(fault.Invalid, "%q is not a %s such as %s", key, u, example)
+		one := "a " + string(u)
+		if u == Hour {
+			one = "an hour"
+		}
+		return time.Time{}, fault.New(fault.Invalid, "%q is not %s such as %s", key, one, example)
 	}
 	return clock, nil
 }

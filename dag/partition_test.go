@@ -311,6 +311,8 @@ func TestMappingErrors(t *testing.T) {
 	require.EqualError(t, err, "the partitionings differ: day partitions and month partitions")
 	_, err = Mapping{Kind: MapSame}.OutputKeys(in(Day, "UTC"), in(Day, "UTC"), "yesterday")
 	require.EqualError(t, err, `"yesterday" is not a day such as 2001-01-31`)
+	_, _, err = Partitioning{Kind: ByTime, Unit: Hour}.Bounds("2026-10-25T24")
+	require.EqualError(t, err, `"2026-10-25T24" is not an hour such as 2001-01-31T05`)
 	_, err = Mapping{Kind: MapWindow, Window: Month}.OutputKeys(in(Day, "UTC"), Partitioning{Kind: ByKey}, "2001-01-31")
 	require.EqualError(t, err, "key partitions have no bounds in time")
 	_, _, err = Mapping{Kind: MapWindow, Window: Month}.InputKeys(Partitioning{Kind: ByKey}, in(Month, "UTC"),

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +77,8 @@ func serve(ctx context.Context, cfg Config, migrate bool, log *slog.Logger) erro
 			log.Info("serving workers and tasks", "url", "http://"+listeners[remote].Addr().String())
 		}
 		scraped.become(a.MetricsHandler())
-		log.Info("serving", "url", "http://"+listeners[people].Addr().String(), "version", cli.Version())
+		log.Info("serving", "url", "http://"+listeners[people].Addr().String(), "version", cli.Version(),
+			"database", databaseOf(starting.pool.Load()))
 		return a.work(ctx)
 	})
 
@@ -231,4 +233,10 @@ func (f *front) become(handler http.Handler) { f.handler.Store(&handler) }
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(*f.handler.Load()).ServeHTTP(w, r)
+}
+
+// databaseOf returns where a pool's database is and its name, without who connects to it.
+func databaseOf(pool *pgxpool.Pool) string {
+	c := pool.Config().ConnConfig
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) + "/" + c.Database
 }
