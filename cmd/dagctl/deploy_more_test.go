@@ -66,6 +66,34 @@ func TestDeployOfAFolder(t *testing.T) {
 	r = dagctl(t, env, "deploy", dir)
 	require.Equal(t, cli.ExitConflict, r.code)
 	require.Contains(t, r.err, "circle: triples reads doubles reads triples")
+	r = dagctl(t, nil, "validate", dir)
+	require.Equal(t, cli.ExitConflict, r.code)
+	require.Contains(t, r.err, "circle: doubles reads triples reads doubles")
+}
+
+// TestAFolderIsCheckedAsItIsDeployed: validate and fmt take the folders that deploy takes; a plan is of one DAG.
+func TestAFolderIsCheckedAsItIsDeployed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeDAG(t, dir, "a", doublesDAG)
+	readings := writeDAG(t, dir, "b/deeper", readingsDAG)
+	writeDAG(t, dir, ".hidden", "no DAG")
+	out := must(t, nil, "validate", dir)
+	require.Contains(t, out, "DAG doubles is valid")
+	require.Contains(t, out, readings+": DAG readings is valid")
+
+	must(t, nil, "fmt", dir)
+	require.Empty(t, must(t, nil, "fmt", "--check", dir))
+	r := dagctl(t, nil, "plan", dir)
+	require.Equal(t, cli.ExitFailed, r.code)
+	require.Contains(t, r.err, "has several DAGs in it")
+	require.Contains(t, r.err, filepath.Dir(readings))
+
+	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "operator: sql", "operator: sqk", 1))
+	require.Contains(t, dagctl(t, nil, "validate", dir).err, filepath.Join(dir, "a", dagfile.FileName)+":4")
+	for _, command := range []string{"validate", "fmt", "plan"} {
+		require.Contains(t, dagctl(t, nil, command, t.TempDir()).err, "there is no file", command)
+	}
 }
 
 func activeOf(t *testing.T, env map[string]string, dag string) string {

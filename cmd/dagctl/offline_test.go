@@ -124,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 		"server down":  {[]string{"status", "--target", "http://127.0.0.1:1"}, cli.ExitServer, "does not answer"},
 		"not a job":    {[]string{"run", "mail"}, cli.ExitFailed, "is not DAG/JOB"},
 		"bad payload":  {[]string{"run", "mail/send", "--payload", "{"}, cli.ExitFailed, "is not JSON"},
-		"bad variable": {[]string{"validate", "--var", "novalue", "."}, cli.ExitFailed, "no file"},
+		"bad variable": {[]string{"validate", "--var", "novalue", "."}, cli.ExitFailed, "is not NAME=VALUE"},
 		"dev on all": {[]string{"dev", "--addr", "0.0.0.0:7070"}, cli.ExitFailed,
 			"does not listen on 0.0.0.0:7070"},
 		"serve unset": {[]string{"serve"}, cli.ExitFailed, "database_url: is not set"},

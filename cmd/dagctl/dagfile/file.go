@@ -55,8 +55,7 @@ func Find(dir string, vars map[string]string) ([]*File, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fault.New(fault.NotFound, "there is no %s under %s", FileName, dir).
-			WithHint("`dagctl init %s` writes a first one", dir)
+		return nil, noneBelow(dir)
 	}
 	return inOrder(found), nil
 }
@@ -225,4 +224,14 @@ func Circle(dags []*File) []string {
 		}
 	}
 	return nil
+}
+
+// RefuseCircle returns an error if DAGs read each other in a circle.
+func RefuseCircle(dags []*File) error {
+	circle := Circle(dags)
+	if circle == nil {
+		return nil
+	}
+	return fault.New(fault.Conflict, "the DAGs read each other in a circle: %s", strings.Join(circle, " reads ")).
+		WithHint("have one of them read something else, or make them one DAG")
 }

@@ -18,18 +18,19 @@ func FmtCommand(c *cli.CLI) *cobra.Command {
 		Use:   "fmt [FILE|DIR]...",
 		Short: "Format DAG files",
 		Long: `Rewrites DAG files in the usual form: order of fields, indentation, quotes. Comments and meaning stay. It
-prints the names of the files that it changes.`,
+prints the names of the files that it changes. A folder without a dag.yaml of its own stands for all DAG files below
+it.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"."}
 			}
-			unformatted := false
-			for _, path := range args {
-				src, err := Read(path, nil)
-				if err != nil {
-					return err
-				}
+			all, err := ReadAll(args, nil)
+			if err != nil {
+				return err
+			}
 
+			unformatted := false
+			for _, src := range all {
 				formatted, problems := dag.Format(src.Text)
 				if len(problems) > 0 {
 					for i := range problems {

@@ -48,6 +48,46 @@ func Read(path string, vars []string) (Source, error) {
 	return Source{Path: path, Text: text, Vars: values}, err
 }
 
+// Several reports whether a path stands for all DAG files below it, as a folder without a DAG file of its own does.
+func Several(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(path, FileName))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// ReadAll reads DAG files. A folder without one of its own stands for all that are below it.
+func ReadAll(paths, vars []string) (all []Source, err error) {
+	for _, path := range paths {
+		folders := []string{path}
+		if Several(path) {
+			if folders, err = Folders(path); err != nil {
+				return nil, err
+			}
+			if len(folders) == 0 {
+				return nil, noneBelow(path)
+			}
+		}
+		for _, folder := range folders {
+			src, err := Read(folder, vars)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, src)
+		}
+	}
+	return all, nil
+}
+
+// noneBelow says that a folder has no DAG file.
+func noneBelow(dir string) error {
+	return fault.New(fault.NotFound, "there is no file %s, and none in the folders below",
+		filepath.Join(dir, FileName)).
+		WithHint("name a DAG file or its folder, or write a first one with `dagctl init`")
+}
+
 // ParseVars returns the variables that --var flags set.
 func ParseVars(vars []string) (map[string]string, error) {
 	values := map[string]string{}

@@ -22,7 +22,8 @@ func ValidateCommand(c *cli.CLI, connect func() (Server, error)) *cobra.Command 
 		Use:   "validate [FILE|DIR]...",
 		Short: "Check DAG files, without a server or with one",
 		Long: `Checks DAG files against this program's operators and reports all problems at once, each with its line
-and, if there is one, a suggestion. With --output json it prints the problems as a list for programs.
+and, if there is one, a suggestion. With --output json it prints the problems as a list for programs. A folder without
+a dag.yaml of its own stands for all DAG files below it.
 
 It asks no server, unless --server is given: then it checks against the operators of the target, and has it plan each
 valid file, which changes nothing. So it finds what only a server knows, as "dagctl plan" does: inputs from other DAGs
@@ -41,19 +42,21 @@ that do not exist or whose partitions do not fit, columns that they do not have,
 				return err
 			}
 
+			sources, err := ReadAll(args, vars)
+			if err != nil {
+				return err
+			}
 			all := dag.Problems{}
 			var sound []string
-			for _, path := range args {
-				src, err := Read(path, vars)
-				if err != nil {
-					return err
-				}
+			var files []*File
+			for _, src := range sources {
 				doc, problems, err := against.validate(cmd.Context(), src)
 				if err != nil {
 					return err
 				}
 				all = append(all, problems...)
 				if doc != nil {
+					files = append(files, &File{Source: src, Doc: doc})
 					sound = append(sound, fmt.Sprintf("%s: DAG %s is valid: %s, %s", src.Path, doc.Name,
 						plural.Of(len(doc.Jobs), "job"), plural.Of(len(doc.Publish), "published dataset")))
 				}
@@ -61,6 +64,9 @@ that do not exist or whose partitions do not fit, columns that they do not have,
 
 			if len(all) > 0 {
 				return Report(c, all)
+			}
+			if err := RefuseCircle(files); err != nil {
+				return err
 			}
 			return c.Print(all, func(w io.Writer) {
 				for _, line := range sound {

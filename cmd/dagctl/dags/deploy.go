@@ -74,7 +74,7 @@ the build has ended.`,
 				return err
 			}
 
-			if several(path) {
+			if dagfile.Several(path) {
 				return deployFolder(cmd.Context(), c, api, path, options)
 			}
 			deployed, err := deployPath(cmd.Context(), c, api, path, options)

@@ -2,12 +2,8 @@ package dags
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
@@ -15,16 +11,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
-
-// several reports whether a path stands for all DAG files below it, as a folder without a DAG file of its own does.
-func several(path string) bool {
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return false
-	}
-	_, err = os.Stat(filepath.Join(path, dagfile.FileName))
-	return errors.Is(err, fs.ErrNotExist)
-}
 
 // deployFolder deploys every DAG file below a folder, producers first. Each one waits until those before it serve,
 // because an input from another DAG binds to what is served. The first failure ends the command.
@@ -49,9 +35,8 @@ func deployFolder(ctx context.Context, c *cli.CLI, api *cli.Client, dir string, 
 		}
 	}
 
-	if circle := dagfile.Circle(dags); circle != nil {
-		return fault.New(fault.Conflict, "the DAGs read each other in a circle: %s", strings.Join(circle, " reads ")).
-			WithHint("have one of them read something else, or make them one DAG")
+	if err := dagfile.RefuseCircle(dags); err != nil {
+		return err
 	}
 	deployments := []registry.Deployment{}
 	for i, d := range dags {

@@ -52,6 +52,9 @@ changed since.`,
 			if len(args) == 1 {
 				path = args[0]
 			}
+			if dagfile.Several(path) {
+				return planSeveral(path)
+			}
 			src, err := dagfile.Read(path, vars)
 			if err != nil {
 				return err
@@ -312,4 +315,19 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 	if notes.Len() > 0 {
 		fmt.Fprintf(w, "\n%s", notes.String()) // a table ends with an empty line
 	}
+}
+
+// planSeveral refuses the plan of a folder with several DAGs: that of a consumer depends on what its producers will
+// serve, once they are deployed.
+func planSeveral(dir string) error {
+	folders, err := dagfile.Folders(dir)
+	if err != nil {
+		return err
+	}
+	if len(folders) == 0 {
+		_, err := dagfile.Read(dir, nil)
+		return err
+	}
+	return fault.New(fault.Invalid, "%s has several DAGs in it, and a plan is of one", dir).
+		WithHint("name one of %s; `dagctl validate %s` checks all", strings.Join(folders, ", "), dir)
 }
