@@ -136,6 +136,7 @@ func (x *Export) begin(s Statement, e Exported) error {
 		return err
 	}
 	out, err := x.columns()
+	err = x.q.blame(x.ctx, x.read, err)
 	return errors.Join(err, x.writeDown(out, err))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -170,6 +171,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		var out outcome
 		if err == nil {
 			out, err = a.rows(ctx, given)
+			err = q.blame(ctx, read, err)
 		}
 
 		// Rows leave only after the audit log records it.
@@ -231,6 +233,41 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 		return r, errors.Join(err, q.release(ctx, caller, r))
 	}
 	return r, nil
+}
+
+// blame returns the error of a statement or, if a file is not as long as it was committed, that of its dataset: DuckDB
+// blames the statement for both.
+func (q *Query) blame(ctx context.Context, r reading, err error) error {
+	if !fault.Is(err, fault.Invalid) {
+		return err
+	}
+	for _, d := range r.datasets {
+		if q.Storage.Copies(d.Generation.Kind) {
+			continue
+		}
+		opened, failed := q.Storage.Open(ctx, d.Generation, d.Partitions, "")
+		if failed != nil {
+			return lost(d.Name, failed)
+		}
+		if damaged := damagedIn(d.Partitions, opened); damaged != nil {
+			return lost(d.Name, damaged)
+		}
+	}
+	return err
+}
+
+// damagedIn returns an error about the first file that is not as long as it was committed.
+func damagedIn(partitions []storage.Partition, opened [][]string) error {
+	for i, p := range partitions {
+		for n, path := range opened[i] {
+			info, err := os.Stat(path)
+			if err == nil && info.Size() != p.Files[n].Bytes {
+				return fault.New(fault.NotFound, "file %s of partition %q is damaged: it has %d bytes, not %d",
+					p.Files[n].Path, p.Key, info.Size(), p.Files[n].Bytes)
+			}
+		}
+	}
+	return nil
 }
 
 // lost tells that files of a dataset are gone or damaged from that there is no such dataset.

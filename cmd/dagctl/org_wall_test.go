@@ -186,7 +186,7 @@ func (w *world) rowsOfAcme(t *testing.T) map[string][]string {
 		SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
 		WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
 		  AND c.relname NOT IN ('sources', 'enumerations', 'audit_heads', 'org_usage', 'usage_hours', 'usage_days',
-			'usage_stored')`)
+			'usage_dag_days', 'usage_stored')`)
 	require.NoError(t, err)
 	tables, err := pgx.CollectRows(found, pgx.RowTo[string])
 	require.NoError(t, err)

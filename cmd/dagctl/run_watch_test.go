@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -108,10 +110,10 @@ func TestARunIsWatchedToItsEnd(t *testing.T) {
 	require.Contains(t, must(t, w.env(t, writer), "run", "readings/note", "--payload", `{"text": "hello"}`, "--watch"),
 		"1 task completed.")
 	// A source that cannot be read.
-	w.landText(t, "2026-13-99", "station,celsius\n")
+	require.NoError(t, os.RemoveAll(filepath.Join(w.roots, "landing")))
 	unread := dagctl(t, w.env(t, writer), "run", "readings/landing", "--watch")
 	require.Equal(t, cli.ExitFailed, unread.code)
-	require.Regexp(t, `The source could not be read: .*2026-13-99.csv`, unread.out)
+	require.Regexp(t, `The source could not be read: .*is not in any of the folders`, unread.out)
 
 	refused := dagctl(t, w.env(t, writer), "run", "readings/landing", "--watch", "-o", "yaml")
 	require.Equal(t, cli.ExitFailed, refused.code)

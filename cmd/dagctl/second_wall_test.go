@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -233,7 +234,10 @@ func TestTasksOfHiddenJobsAreOutlines(t *testing.T) {
 
 	// Nobody finds a task by contents that it may not read.
 	require.NotEmpty(t, tasksOf("finance", "--partition", "2031-07-09"))
-	require.Empty(t, tasksOf(writer, "--partition", "2031-07-09"))
+	hidden := dagctl(t, w.env(t, writer), "tasks", "list", "--partition", "2031-07-09")
+	absent := dagctl(t, w.env(t, writer), "tasks", "list", "--partition", "2031-07-10")
+	require.Equal(t, cli.ExitFailed, hidden.code)
+	require.Equal(t, absent.err, strings.ReplaceAll(hidden.err, "2031-07-09", "2031-07-10"))
 	require.NotEmpty(t, tasksOf("finance", "--error", "person_mark"))
 	require.Empty(t, tasksOf(writer, "--error", "person_mark"))
 	require.NotEmpty(t, tasksOf(writer, "--partition", "2026-01-01"))

@@ -185,27 +185,26 @@ func TestLostFilesAreNamed(t *testing.T) {
 			require.NoError(t, change(file, info.Size()))
 		}
 	}
-	read := func(want string, withQuery bool) {
+	read := func(want string, commands ...[]string) {
 		t.Helper()
-		commands := [][]string{{"datasets", "preview", "daily_highest"}}
-		if withQuery {
-			commands = append(commands, []string{"query", "FROM daily_highest"},
-				[]string{"datasets", "export", "daily_highest", "-o", "-", "--format", "csv"})
-		}
 		for _, command := range commands {
 			r := dagctl(t, env, command...)
 			require.NotZero(t, r.code, command)
+			require.Contains(t, r.err, "a file of dataset daily_highest cannot be read", command)
 			require.Contains(t, r.err, want, command)
 			require.Contains(t, r.err, "dagctl rematerialize daily_highest", command)
 		}
 	}
+	preview, asked := []string{"datasets", "preview", "daily_highest"}, []string{"query", "FROM daily_highest"}
+	export := []string{"datasets", "export", "daily_highest", "-o", "-", "--format", "csv"}
 
 	each(func(file string, size int64) error { return os.WriteFile(file, make([]byte, size), 0o600) })
-	read("cannot be read", false)
+	read("", preview)
 	each(func(file string, size int64) error { return os.Truncate(file, size/2) })
-	read("is damaged: it has", true)
+	read("", preview)
+	read("is damaged: it has", asked, export)
 	each(func(file string, _ int64) error { return os.Remove(file) })
-	read("is missing from the storage", true)
+	read("is missing from the storage", preview, asked, export)
 }
 
 // TestDoctorVerifiesObjects: doctor finds objects that are missing, and objects of the right size with other content.
