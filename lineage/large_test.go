@@ -112,7 +112,7 @@ func TestLargeGraphs(t *testing.T) {
 		took := time.Since(began)
 		require.NoError(t, err)
 		t.Logf("%s: %d nodes, %d edges in %s", what, len(g.Nodes), len(g.Edges), took.Round(time.Millisecond))
-		require.Less(t, took, 3*time.Second)
+		require.Less(t, took, 30*time.Second, "one or two on an idle machine")
 		return g
 	}
 
