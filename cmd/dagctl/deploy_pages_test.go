@@ -361,7 +361,7 @@ func TestThePageOfBackfills(t *testing.T) {
 	requireAccessible(t, w.page(t, writer, cancel), "cancel")
 	status, _ = w.postAs(t, writer, cancel, url.Values{})
 	require.Equal(t, http.StatusSeeOther, status)
-	require.Equal(t, "Canceled", rowsOf(w.page(t, writer, "/dags/readings/backfills"))[0][3])
+	require.Equal(t, "Canceled by token:writer", rowsOf(w.page(t, writer, "/dags/readings/backfills"))[0][3])
 }
 
 // rowsOf returns the rows of the page's first table; none if it has no table.

@@ -427,7 +427,7 @@ func (ctl *Control) CancelBackfill(
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `UPDATE backfills SET status = 'Canceled', ended_at = $4, reason = $5
 			WHERE org_id = $1 AND dag_name = $2 AND id = $3 AND status = 'Running'`, caller.OrgID, dagName, id, now,
-			"canceled by "+caller.Actor)
+			"by "+caller.Actor)
 		if err != nil {
 			return err
 		}

@@ -103,7 +103,7 @@ func TestBackfillCanceled(t *testing.T) {
 	b, err = w.D.Control.CancelBackfill(t.Context(), w.Caller, "letters", b.ID, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Canceled", b.Status)
-	require.Equal(t, "canceled by "+w.Caller.Actor, b.Reason)
+	require.Equal(t, "by "+w.Caller.Actor, b.Reason)
 	require.Equal(t, []int{1, 2}, []int{b.Open, b.Pending})
 	w.Settle()
 	_, err = w.D.Control.AdvanceBackfills(t.Context(), time.Now())
