@@ -10,6 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/spelling"
 )
 
 // Code identifies the rule that a problem breaks. Codes are stable: programs may rely on them.
@@ -205,7 +206,7 @@ func (p *Problem) suggest(format string, args ...any) { p.Suggestion = fmt.Sprin
 
 // nearest suggests the candidate that word was probably meant to be or, if there are only a few, lists them all.
 func (p *Problem) nearest(word string, candidates []string) {
-	if best := nearest(word, candidates); best != "" {
+	if best := spelling.Nearest(word, candidates); best != "" {
 		p.suggest("did you mean %q?", best)
 	} else if len(candidates) > 0 && len(candidates) <= 8 {
 		p.suggest("use one of: %s", strings.Join(candidates, ", "))
@@ -231,49 +232,4 @@ func (r *report) sorted() Problems {
 		ps = append(ps[:MaxProblems:MaxProblems], last)
 	}
 	return ps
-}
-
-// Nearest returns the candidate that word was probably meant to be, or an empty text.
-func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
-
-// nearest returns the candidate at the smallest edit distance from word, if that is small for its length.
-func nearest(word string, candidates []string) string {
-	if len(word) < 3 {
-		return "" // almost anything is near to so short a word
-	}
-	best, distance := "", len(word)/3+1
-	for _, c := range candidates {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
-			best, distance = c, d
-		}
-	}
-	return best
-}
-
-// editDistance counts insertions, deletions, substitutions and swaps of neighbours. It may stop at limit.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-
-	// Three rows of the usual table: the last two, and the one to fill.
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/spelling"
 )
 
 // A shape describes what a piece of the DAG file may look like. The grammar (grammar.go) is made of shapes. Parse
@@ -190,7 +192,7 @@ func (s choiceShape) check(n *yaml.Node, label string, c *checker) {
 	text, isText := o.(textShape)
 	if isText && text.enum != nil && n.Tag == "!!str" && n.Value != "" && !slices.Contains(text.enum, n.Value) {
 		p := c.node(n, CodeValue, "%s cannot be %q", label, n.Value)
-		if p.nearest(n.Value, text.enum); nearest(n.Value, text.enum) == "" {
+		if p.nearest(n.Value, text.enum); spelling.Nearest(n.Value, text.enum) == "" {
 			p.Suggestion = cmp.Or(text.instead[n.Value], "it must be "+s.want)
 		}
 		return

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/spelling"
 )
 
 // field is one entry of an object.
@@ -76,7 +78,7 @@ func (s objectShape) checkFields(v value, c *checker) (misspelled map[string]boo
 		f, ok := s.field(key.Value)
 		if !ok {
 			c.node(key, CodeUnknown, "%s has no field %q", s.what, key.Value).nearest(key.Value, s.names())
-			misspelled[nearest(key.Value, s.names())] = true
+			misspelled[spelling.Nearest(key.Value, s.names())] = true
 			continue
 		}
 		f.of.check(val, "`"+f.name+"`", c)

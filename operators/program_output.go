@@ -2,8 +2,8 @@ package operators
 
 import (
 	"strings"
-	"unicode/utf8"
 
+	"github.com/dagctl/dagctl/internal/lines"
 	"github.com/dagctl/dagctl/internal/secret"
 )
 
@@ -11,7 +11,7 @@ import (
 // the program's writes, then control characters, and only then is it split into lines for the log and cut to its tail.
 type printed struct {
 	*secret.Stream
-	lines lines
+	lines lines.Splitter
 	tail  tail
 }
 
@@ -23,7 +23,7 @@ func (t *Task) printed() (said, complained *printed) {
 }
 
 func newPrinted(r *secret.Redactor, tell func(line string)) *printed {
-	p := &printed{lines: lines{tell: tell}, tail: tail{limit: 8 << 10}}
+	p := &printed{lines: lines.Splitter{Tell: tell}, tail: tail{limit: 8 << 10}}
 	p.Stream = r.Stream(func(text string) {
 		text = strings.Map(func(c rune) rune {
 			if c != '\n' && secret.IsControl(c) {
@@ -31,7 +31,7 @@ func newPrinted(r *secret.Redactor, tell func(line string)) *printed {
 			}
 			return c
 		}, text)
-		p.lines.add(text)
+		p.lines.Add(text)
 		_, _ = p.tail.Write([]byte(text))
 	})
 	return p
@@ -40,41 +40,5 @@ func newPrinted(r *secret.Redactor, tell func(line string)) *printed {
 // end passes on the rest. It must be called once the program has ended.
 func (p *printed) end() {
 	p.End()
-	p.lines.end()
-}
-
-// lines passes on a program's output line by line.
-type lines struct {
-	tell func(line string)
-	rest string
-}
-
-// longestLine is the length at which a line is split, in bytes.
-const longestLine = 16 << 10
-
-func (l *lines) add(text string) {
-	l.rest += text
-	for {
-		line, rest, whole := strings.Cut(l.rest, "\n")
-		if !whole && len(line) < longestLine+utf8.UTFMax {
-			return
-		}
-		if len(line) > longestLine {
-			n := longestLine
-			for n > longestLine-utf8.UTFMax && !utf8.RuneStart(line[n]) {
-				n--
-			}
-			line, rest = l.rest[:n], l.rest[n:]
-		}
-		l.tell(strings.ToValidUTF8(line, "\uFFFD"))
-		l.rest = rest
-	}
-}
-
-// end passes on a last line without a line break.
-func (l *lines) end() {
-	if l.rest != "" {
-		l.tell(strings.ToValidUTF8(l.rest, "\uFFFD"))
-		l.rest = ""
-	}
+	p.lines.End()
 }

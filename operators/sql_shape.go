@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/spelling"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -99,7 +100,7 @@ func lacking(job *dag.Job, inputs [][]dag.Column, lack relations.Lack) error {
 	}
 	err := fault.New(fault.Invalid, "it names the column %q%s, which is not in %s", lack.Column, where,
 		strings.Join(from, " or "))
-	if near := dag.Nearest(lack.Column, candidates); near != "" {
+	if near := spelling.Nearest(lack.Column, candidates); near != "" {
 		return err.WithHint("did you mean %q?", near)
 	}
 	return err.WithHint("the columns are %s", strings.Join(candidates[:min(len(candidates), 20)], ", "))

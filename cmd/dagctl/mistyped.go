@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -51,7 +50,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 
 	var close []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && (cli.LettersApart(name, f.Name) <= distance || strings.HasPrefix(f.Name, name)) {
+		if !f.Hidden && (lettersApart(name, f.Name) <= distance || strings.HasPrefix(f.Name, name)) {
 			close = append(close, "--"+f.Name)
 		}
 	})
@@ -75,6 +74,27 @@ func ofArguments(cmd *cobra.Command, err error) error {
 		return err
 	}
 	return fault.New(fault.Invalid, "%w", err).WithHint("`%s --help` says how it is used", cmd.CommandPath())
+}
+
+// lettersApart returns how many letters have to be added, taken away or changed to make one word of another.
+func lettersApart(a, b string) int {
+	before := make([]int, len(b)+1)
+	for i := range before {
+		before[i] = i
+	}
+
+	for i := range len(a) {
+		now := []int{i + 1}
+		for n := range len(b) {
+			change := before[n]
+			if a[i] != b[n] {
+				change++
+			}
+			now = append(now, min(change, before[n+1]+1, now[n]+1))
+		}
+		before = now
+	}
+	return before[len(b)]
 }
 
 // outputOf returns the value of --output in arguments, for errors of flags that stand before it.

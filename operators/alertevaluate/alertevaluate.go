@@ -21,6 +21,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/spelling"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/alerts"
 )
@@ -133,7 +134,7 @@ func (c config) unknown(input []dag.Column) (refused []dag.ConfigError) {
 				continue
 			}
 			meant := "the columns are " + strings.Join(have[:min(len(have), 20)], ", ")
-			if near := dag.Nearest(name, have); near != "" {
+			if near := spelling.Nearest(name, have); near != "" {
 				meant = fmt.Sprintf("did you mean %q?", near)
 			}
 			refused = append(refused, dag.ConfigError{Key: key, Message: fmt.Sprintf(

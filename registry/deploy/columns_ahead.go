@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/spelling"
 	"github.com/dagctl/dagctl/registry/contract"
 )
 
@@ -171,7 +172,7 @@ func (w *columnsAhead) conditions(job *dag.Job, inputs [][]dag.Column) {
 				continue
 			}
 			meant := "; the columns are " + strings.Join(names[:min(len(names), 20)], ", ")
-			if near := dag.Nearest(c.Column, names); near != "" {
+			if near := spelling.Nearest(c.Column, names); near != "" {
 				meant = fmt.Sprintf("; did you mean %q?", near)
 			}
 			w.refuse(in.Position, "job %s: where of input %q: %s has no column %q%s", job.Name, in.As, in.Source(),

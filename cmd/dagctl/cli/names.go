@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/spelling"
 )
 
 // Arguments and filters name things. One that names nothing is an error in all commands, and in the same words: an
@@ -27,7 +28,7 @@ func OneOf[T ~string](flag string, value T, words ...T) error {
 	unknown := fault.New(fault.Invalid, "--%s %q is not known", flag, value)
 	last := len(texts) - 1
 	hint := "use " + strings.Join(texts[:last], ", ") + " or " + texts[last]
-	if near := Nearest(string(value), texts); near != "" {
+	if near := spelling.Nearest(string(value), texts); near != "" {
 		hint = "did you mean " + near + "? " + UpperFirst(hint)
 	}
 	return unknown.WithHint("%s", hint)
@@ -147,7 +148,7 @@ func RequireJob(ctx context.Context, api *Client, dag, job string) error {
 func noJob(dag, job string, jobs []string) error {
 	missing := fault.New(fault.NotFound, "there is no job %s/%s", dag, job)
 	jobs = slices.DeleteFunc(jobs, func(name string) bool { return name == job })
-	if near := Nearest(job, jobs); near != "" {
+	if near := spelling.Nearest(job, jobs); near != "" {
 		return missing.WithHint("did you mean %s?", near)
 	}
 	return missing.WithHint("`dagctl status %s` lists the jobs", dag)
@@ -219,7 +220,7 @@ func jobsOf(ctx context.Context, api *Client, dag string) ([]string, error) {
 // meant says which of some names was meant, which there are if they are few, or how they are listed.
 func meant(name string, names []string, list string) string {
 	const few = 8
-	if near := Nearest(name, names); near != "" {
+	if near := spelling.Nearest(name, names); near != "" {
 		return "did you mean " + near + "?"
 	}
 	if len(names) > 0 && len(names) <= few {
@@ -272,7 +273,7 @@ func ofDataset(ctx context.Context, api *Client, name string, err error) error {
 		query.Set("unpublished", "true")
 	}
 	names, failed := namesIn(ctx, api, "/v1/datasets", query)
-	near := Nearest(name, names)
+	near := spelling.Nearest(name, names)
 	if failed != nil || near == "" {
 		return err
 	}
@@ -284,40 +285,4 @@ func (c *Client) plain() *Client {
 	plain := *c
 	plain.explains = false
 	return &plain
-}
-
-// Nearest returns the word that a mistyped one was meant to be, or an empty text.
-func Nearest(typed string, words []string) string {
-	const least = 3 // almost anything is near to a shorter word
-	if len(typed) < least {
-		return ""
-	}
-	best, distance := "", len(typed)/3+1
-	for _, w := range words {
-		if d := LettersApart(strings.ToLower(typed), strings.ToLower(w)); d < distance {
-			best, distance = w, d
-		}
-	}
-	return best
-}
-
-// LettersApart returns how many letters have to be added, taken away or changed to make one word of another.
-func LettersApart(a, b string) int {
-	before := make([]int, len(b)+1)
-	for i := range before {
-		before[i] = i
-	}
-
-	for i := range len(a) {
-		now := []int{i + 1}
-		for n := range len(b) {
-			change := before[n]
-			if a[i] != b[n] {
-				change++
-			}
-			now = append(now, min(change, before[n+1]+1, now[n]+1))
-		}
-		before = now
-	}
-	return before[len(b)]
 }

@@ -1,10 +1,8 @@
 package dev
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
+	"github.com/dagctl/dagctl/internal/lines"
 )
 
 // How long a worker is waited for: it finishes its tasks or gives them back. On a save it has the time that the SDKs
@@ -126,9 +125,9 @@ const (
 
 // runOnce runs the worker's program once, and returns its last lines and how it exited.
 func (w *ownWorker) runOnce() (last []string, why outcome, exit error) {
-	lines := &workerLines{worker: w}
+	output := w.newLog()
 	cmd := exec.Command(w.declared.Command[0], w.declared.Command[1:]...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = w.declared.Dir, lines, lines
+	cmd.Dir, cmd.Stdout, cmd.Stderr = w.declared.Dir, output, output
 	cmd.WaitDelay = time.Second // what it has started and left behind may hold its output open
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "DAGCTL_") {
@@ -163,8 +162,8 @@ func (w *ownWorker) runOnce() (last []string, why outcome, exit error) {
 		why = toEnd
 		w.finish(cmd.Process.Pid, exited)
 	}
-	lines.flush()
-	return lines.last, why, exit
+	output.lines.End()
+	return output.last, why, exit
 }
 
 // terminate ends a worker that is started anew. It may finish its tasks first.
@@ -198,40 +197,28 @@ func (w *ownWorker) finish(pid int, exited <-chan error) {
 	}
 }
 
-// workerLines writes the output of a worker to the log of the dev server, line by line, and keeps the last lines.
-type workerLines struct {
+// signalGroup sends a signal to a program and to what it has started.
+func signalGroup(pid int, s syscall.Signal) { _ = syscall.Kill(-pid, s) } // it may have ended since
+
+// workerLog writes the output of a worker to the log of the dev server, line by line, and keeps the last lines.
+type workerLog struct {
 	worker *ownWorker
-	rest   []byte
+	lines  lines.Splitter
 	last   []string
 }
 
-var _ io.Writer = (*workerLines)(nil)
-
-// longestOutput is how many bytes of a line are logged as one.
-const longestOutput = 16 << 10
-
-func (l *workerLines) Write(p []byte) (int, error) {
-	l.rest = append(l.rest, p...)
-	for {
-		end := bytes.IndexByte(l.rest, '\n')
-		if end < 0 && len(l.rest) < longestOutput {
-			return len(p), nil
-		}
-		if end < 0 {
-			end = len(l.rest) - 1
-		}
-		l.line(string(l.rest[:end]))
-		l.rest = l.rest[end+1:]
-	}
+func (w *ownWorker) newLog() *workerLog {
+	l := &workerLog{worker: w}
+	l.lines.Tell = l.line
+	return l
 }
 
-func (l *workerLines) flush() {
-	if len(l.rest) > 0 {
-		l.line(string(l.rest))
-	}
+func (l *workerLog) Write(p []byte) (int, error) {
+	l.lines.Add(string(p))
+	return len(p), nil
 }
 
-func (l *workerLines) line(text string) {
+func (l *workerLog) line(text string) {
 	text = strings.TrimRight(text, "\r")
 	l.worker.owner.log.Info(text, "worker", l.worker.declared.Name)
 	if l.last = append(l.last, text); len(l.last) > mostLast {

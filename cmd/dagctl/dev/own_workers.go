@@ -159,6 +159,7 @@ func (d declared) fingerprint() (sum [sha256.Size]byte) {
 		}):
 			return nil
 		}
+
 		if info, err := entry.Info(); err == nil {
 			files = append(files, fmt.Sprintln(file, info.Size(), info.ModTime().UnixNano()))
 		}

@@ -11,6 +11,3 @@ import (
 func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 }
-
-// signalGroup sends a signal to a program and to what it has started.
-func signalGroup(pid int, s syscall.Signal) { _ = syscall.Kill(-pid, s) } // it may have ended since
