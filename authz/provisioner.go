@@ -117,6 +117,7 @@ func (a *Tokens) findProvisioner(ctx context.Context, secret string) (p Provisio
 		)
 		SELECT org_id, slug, name, issuer, role, coalesce(subject_from, '') FROM token`, HashSecret(secret)).
 		Scan(&p.OrgID, &p.OrgSlug, &p.TokenName, &p.Issuer, &p.Role, &p.SubjectFrom)
+
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Provisioner{}, badToken()
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,7 +92,7 @@ func (e *Engines) start(p Purpose) (*Engine, error) {
 // alone starts a process, behind walls. DuckDB enforces its own memory limit; that of the process is higher, and bounds
 // what DuckDB does not count.
 func alone(dir string, purpose Purpose) (talk, error) {
-	memory, disk := cmp.Or(purpose.Limits.Memory, 1<<30), int64(0)
+	memory, disk := purpose.Limits.MostMemory(), int64(0)
 	if purpose.writes() {
 		disk = 1 << 50
 	}

@@ -174,6 +174,15 @@ func lateDatasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 	return found, err
 }
 
+// UpdatedOutOfTime is when the newest partition of generation g was made. It is NULL where partitions in time, whose
+// kind is the argument of a statement, say what is due. It relies on idx_partition_versions_newest.
+func UpdatedOutOfTime(byTime string) string {
+	return `CASE WHEN g.partition_by ->> 'kind' IS DISTINCT FROM ` + byTime + ` THEN (
+		SELECT r.materialized_at FROM partition_versions r
+		WHERE r.dataset_version = g.id AND r.state = 'Published' AND r.materialized_at IS NOT NULL
+		ORDER BY r.materialized_at DESC LIMIT 1) END`
+}
+
 // LateOutlines is like Datasets of late datasets, and leaves out all of an entry but its names, owner and lateness.
 func (r *Registry) LateOutlines(ctx context.Context, caller authz.Caller, limit int) (found []Dataset, err error) {
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
@@ -196,11 +205,9 @@ func lateOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 			WITH page AS MATERIALIZED (
 				SELECT * FROM datasets d WHERE d.org_id = $1 AND d.name > $2 AND `+f.condition(caller, &args)+`
 				ORDER BY d.name LIMIT $3)
-			SELECT d.id, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index, coalesce(d.owner, ''),
-				g.id, g.partition_by, CASE WHEN g.partition_by ->> 'kind' IS DISTINCT FROM $4 THEN (
-					SELECT r.materialized_at FROM partition_versions r
-					WHERE r.dataset_version = g.id AND r.state = 'Published' AND r.materialized_at IS NOT NULL
-					ORDER BY r.materialized_at DESC LIMIT 1) END
+			SELECT d.id, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
+				coalesce(d.owner, ''),
+				g.id, g.partition_by, `+UpdatedOutOfTime("$4")+`
 			FROM page d
 			LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 			LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id

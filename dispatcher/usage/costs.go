@@ -274,7 +274,8 @@ func readTotals(
 			FROM `+all+` u WHERE `+span(unit)+`
 			UNION ALL
 			SELECT u.`+unit+`, 0, 0, 0, 0, -u.rows, -u.bytes
-			FROM unnest($6::text[], $7::text[]) AS h(dag, job) JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
+			FROM unnest($6::text[], $7::text[]) AS h(dag, job)
+			JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
 			WHERE `+span(unit)+`) AS u
 		GROUP BY 1`,
 		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)

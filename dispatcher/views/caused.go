@@ -400,7 +400,8 @@ func (c *causal) unrouted(ctx context.Context, events []uuid.UUID) (left bool, e
 	}
 	err = c.tx.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM outbox
-			WHERE org_id = $1 AND kind = 'route_event' AND status = 'Pending' AND payload -> 'event_ids' ?| $2::text[])`,
+			WHERE org_id = $1 AND kind = 'route_event' AND status = 'Pending'
+			  AND payload -> 'event_ids' ?| $2::text[])`,
 		c.caller.OrgID, texts).Scan(&left)
 	return left, err
 }

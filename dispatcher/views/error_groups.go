@@ -73,15 +73,16 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 			run AS MATERIALIZED (%s),
 			groups AS (
 				SELECT f.name, count(*) AS n, array_agg(DISTINCT f.origin_job_id) AS jobs, min(f.failed_at) AS first,
-				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example, 
+				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example,
 				       count(*) FILTER (WHERE f.origin_job_id IN (SELECT origin_job_id FROM run)) AS retryable
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d)
 			SELECT g.name,
-			       coalesce(btrim(regexp_replace(left(split_part(t.error_message, $%d, 1), 600), '\s+', ' ', 'g')), ''), g.n,
+			       coalesce(btrim(regexp_replace(left(split_part(t.error_message, $%d, 1), 600), '\s+', ' ', 'g')), ''),
+			       g.n,
 			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
-			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at), g.example,
-			       g.retryable
+			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at),
+			       g.example, g.retryable
 			FROM groups g JOIN tasks t ON t.id = g.example
 			ORDER BY g.n DESC, 1`, groupOf, c.where(), registry.WorkingOrigins("$1"), most, trace), c.args...)
 		if err != nil {

@@ -4,7 +4,6 @@ package inside
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -142,16 +141,13 @@ type none struct{}
 // process may hold 256 MB and a half of DuckDB's memory beside it, and is killed above that, however much is garbage.
 const collected = 96 << 20
 
-// memoryOf returns what DuckDB may hold, in bytes.
-func memoryOf(b engine.Begin) int64 { return cmp.Or(b.Limits.Memory, 1<<30) }
-
 // start takes note of what the engine may use.
 func (h *host) start(ctx context.Context, b engine.Begin) (none, error) {
 	h.begin = b
 	if !b.Alone {
 		return none{}, nil
 	}
-	debug.SetMemoryLimit(collected + memoryOf(b)/4)
+	debug.SetMemoryLimit(collected + b.Limits.MostMemory()/4)
 
 	go func() {
 		<-ctx.Done()
@@ -210,7 +206,7 @@ func (h *host) failure(err error) *engine.Failure {
 	f := failureOf(err)
 	if f.Memory && h.begin.Kind != engine.Query { // whose statements have limits of their own
 		f.Text = fmt.Sprintf("the work needs more than the %d MB of memory that it may use",
-			memoryOf(h.begin)>>20)
+			h.begin.Limits.MostMemory()>>20)
 		f.Fault = &engine.Fault{Kind: fault.Unavailable, Message: f.Text,
 			Hint: "read or sort less at once, or raise `operators.memory_mb` in the server's config"}
 	}

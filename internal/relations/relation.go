@@ -3,7 +3,10 @@
 // DuckDB, and the process that runs queries.
 package relations
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Column is a column of a relation, with DuckDB's name of its type.
 type Column struct {
@@ -51,6 +54,9 @@ type Limits struct {
 	Memory  int64 // bytes; 0: 1 GiB
 	Threads int   // 0: as many as the machine has
 }
+
+// MostMemory returns what DuckDB may hold, in bytes.
+func (l Limits) MostMemory() int64 { return cmp.Or(l.Memory, 1<<30) }
 
 // Scope is the zone in which a session shows and truncates instants and reads local times, and what getvariable()
 // returns of the partition that the session works for. It never changes an instant.

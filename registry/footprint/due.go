@@ -31,10 +31,7 @@ func Dues(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]Due, error) {
 	visible := registry.VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
 		SELECT d.name, d.producer_dag_name, d.producer_job_name, coalesce(d.owner, ''), g.id, g.partition_by,
-			d.due_within_seconds, d.created_at, CASE WHEN g.partition_by ->> 'kind' IS DISTINCT FROM $2 THEN (
-				SELECT materialized_at FROM partition_versions r
-				WHERE r.dataset_version = g.id AND r.state = 'Published' AND r.materialized_at IS NOT NULL
-				ORDER BY r.materialized_at DESC LIMIT 1) END
+			d.due_within_seconds, d.created_at, `+registry.UpdatedOutOfTime("$2")+`
 		FROM datasets d
 		JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id

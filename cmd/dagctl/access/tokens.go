@@ -53,7 +53,7 @@ the org's users of one issuer and their groups, and can do nothing else.`,
   dagctl tokens create okta --kind scim --issuer https://acme.okta.com --subject-from externalId`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := errors.Join(cli.OneOf("kind", kind, "user", "worker", "scim"), checkRole(role), checkTTL(ttl))
+			err := errors.Join(cli.OneOf("kind", kind, tokenKinds...), checkRole(role), checkTTL(ttl))
 			if err != nil {
 				return err
 			}
@@ -92,12 +92,14 @@ the org's users of one issuer and their groups, and can do nothing else.`,
 		"attribute that holds their subject there: externalId or userName (default: their e-mail address tells)")
 	f.DurationVar(&ttl, "ttl", authz.DefaultTTL, "lifetime of the token")
 	for name, values := range map[string][]string{
-		"kind": {"user", "worker", "scim"}, "subject-from": {"externalId", "userName"},
-		"role": {"reader", "proposer", "writer", "admin"}} {
+		"kind": tokenKinds, "subject-from": {"externalId", "userName"}, "role": roles} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd
 }
+
+// tokenKinds are the words of --kind.
+var tokenKinds = []string{"user", "worker", "scim"}
 
 // checkTTL refuses a lifetime that no token has.
 func checkTTL(ttl time.Duration) error {

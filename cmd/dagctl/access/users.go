@@ -73,10 +73,11 @@ func writeUsers(c *cli.CLI, w io.Writer, users []identity.User) {
 	t.Write(w)
 }
 
+// roles are the words of --role.
+var roles = []string{"reader", "proposer", "writer", "admin"}
+
 // checkRole refuses a --role that is none; without it, there is nothing to refuse.
-func checkRole(role string) error {
-	return cli.OneOf("role", role, "reader", "proposer", "writer", "admin")
-}
+func checkRole(role string) error { return cli.OneOf("role", role, roles...) }
 
 // given are the flags by which somebody is given roles.
 type given struct {
@@ -91,8 +92,7 @@ func (g *given) addFlags(cmd *cobra.Command) {
 	f.StringArrayVar(&g.grants, "grant", nil,
 		"role on some DAGs besides, as proposer:PATTERN or writer:PATTERN (repeatable)")
 	f.StringArrayVar(&g.orgRoles, "org-role", nil, "org role, as role:SLUG: it reads datasets for them (repeatable)")
-	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"reader", "proposer", "writer", "admin"},
-		cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(roles, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (g *given) allGrants() []authz.Grant {
@@ -211,6 +211,7 @@ func usersDisableCommand(c *cli.CLI, disable bool) *cobra.Command {
 	if !disable {
 		use, short = "enable USER", "Let a disabled user sign in again"
 	}
+
 	return &cobra.Command{
 		Use:   use,
 		Short: short,

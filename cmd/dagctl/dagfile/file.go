@@ -32,27 +32,21 @@ func Find(dir string, vars map[string]string) ([]*File, error) {
 		return nil, err
 	}
 
-	var found []*File
-	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil && path != dir:
-			return nil // the folder vanished, or this account may not read it
-		case err != nil:
-			return fault.New(fault.NotFound, "%w", err)
-		case entry.IsDir() && path != dir && strings.HasPrefix(entry.Name(), "."):
-			return fs.SkipDir
-		case entry.IsDir() || entry.Name() != FileName:
-			return nil
-		}
-		d, err := readFile(path, vars, catalog)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it vanished
-		}
-		found = append(found, d)
-		return err
-	})
+	folders, err := Folders(dir)
 	if err != nil {
 		return nil, err
+	}
+
+	var found []*File
+	for _, folder := range folders {
+		d, err := readFile(filepath.Join(folder, FileName), vars, catalog)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it vanished
+		case err != nil:
+			return nil, err
+		default:
+			found = append(found, d)
+		}
 	}
 	if len(found) == 0 {
 		return nil, noneBelow(dir)
@@ -65,7 +59,7 @@ func Folders(dir string) (folders []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path != dir:
-			return nil // as in Find
+			return nil // the folder vanished, or this account may not read it
 		case err != nil:
 			return fault.New(fault.NotFound, "%w", err)
 		case entry.IsDir() && path != dir && strings.HasPrefix(entry.Name(), "."):

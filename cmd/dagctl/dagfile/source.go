@@ -70,6 +70,7 @@ func ReadAll(paths, vars []string) (all []Source, err error) {
 				return nil, noneBelow(path)
 			}
 		}
+
 		for _, folder := range folders {
 			src, err := Read(folder, vars)
 			if err != nil {
