@@ -153,7 +153,7 @@ func TestPlannerWorkerThroughKills(t *testing.T) {
 	items = nil
 	for i := range *plannerTasks {
 		items = append(items, dispatcher.EnqueueItem{Payload: payload(
-			`{"entity_id": %q, "function_name": "execute_standard_worker", "seconds": 0.01, "fail": %d}`,
+			`{"entity_id": %q, "function_name": "execute_standard_worker", "seconds": 0.03, "fail": %d}`,
 			entities[i%len(entities)], i%40/39)})
 	}
 	c.enqueue(t, "planner-worker/worker", items)
@@ -165,6 +165,7 @@ func TestPlannerWorkerThroughKills(t *testing.T) {
 			return c.completed(t) >= all*step/10
 		})
 		if n := step % 2; step < 7 && step > 2 {
+			c.stopInARun(t, workers[n])
 			workers[n].kill()
 			killed[workers[n].Process.Pid] = time.Now().UnixNano()
 			workers[n] = work()
@@ -177,6 +178,24 @@ func TestPlannerWorkerThroughKills(t *testing.T) {
 		require.Equal(t, all/len(entities), c.record(t, "worker", entity).Runs, entity)
 	}
 	requireOneAtATime(t, c.entries(t), killed)
+}
+
+// stopInARun stops a worker while it runs tasks, by its journal.
+func (c *crew) stopInARun(t *testing.T, worker *process) {
+	t.Helper()
+	processtest.Often(t, "the worker runs a task", func() bool {
+		worker.signal(syscall.SIGSTOP)
+		runs := 0
+		for _, e := range c.entries(t) {
+			if e.PID == worker.Process.Pid {
+				runs += map[string]int{"begin": 1, "end": -1}[e.Event]
+			}
+		}
+		if runs == 0 {
+			worker.signal(syscall.SIGCONT)
+		}
+		return runs > 0
+	})
 }
 
 // requireOneAtATime requires that no two runs of an entity overlap. A run that a kill has cut off ended with its

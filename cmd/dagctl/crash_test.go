@@ -69,6 +69,12 @@ func (p *process) kill(t *testing.T) {
 	_ = p.cmd.Wait() // it says: killed
 }
 
+// signal sends the process a signal.
+func (p *process) signal(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(signal))
+}
+
 const slowDAG = `name: slow
 jobs:
 ` + landingJob + `  - name: copied
@@ -133,7 +139,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	}
 	require.Zero(t, decode[views.DAGDetail](t, env, "status", "slow").Tasks.Dead)
 
-	require.NoError(t, server.cmd.Process.Signal(syscall.SIGTERM))
+	server.signal(t, syscall.SIGTERM)
 	require.NoError(t, server.cmd.Wait(), "a server that is asked to stop exits without an error")
 }
 
@@ -151,7 +157,7 @@ func TestServeWaitsForTheSchema(t *testing.T) {
 	eventually(t, "ready without a restart", func() (bool, error) {
 		return strings.Contains(dagctl(t, env, "whoami").err, "needs a token"), nil
 	})
-	require.NoError(t, server.cmd.Process.Signal(syscall.SIGINT))
+	server.signal(t, syscall.SIGINT)
 	_ = server.cmd.Wait() // the exit code is read below
 	require.Equal(t, cli.ExitInterrupted, server.cmd.ProcessState.ExitCode())
 	require.Contains(t, server.log.String(), "msg=stopped", "it ended cleanly all the same")

@@ -128,7 +128,7 @@ func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
 			require.Equal(t, 1, stale.completion.Attempt)
 			require.Equal(t, protocol.Completed, stale.completion.Status)
 			require.NotEmpty(t, stale.completion.Outputs, "its rows are uploaded")
-			require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+			first.signal(t, syscall.SIGSTOP)
 
 			secondWay, secondEndings := heldBack(t, w.url)
 			next := comes(t, secondEndings, worker(secondWay))
@@ -143,7 +143,7 @@ func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
 			}
 
 			before := staleState(t, w, next.completion.TaskID)
-			require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
+			first.signal(t, syscall.SIGCONT)
 			close(stale.release)
 			require.Equal(t, http.StatusConflict, <-stale.status)
 			require.Equal(t, before, staleState(t, w, next.completion.TaskID))
@@ -158,7 +158,7 @@ func TestAStaleWorkerProcessCommitsNothing(t *testing.T) {
 			require.Len(t, after.partitions, 1)
 			require.EqualValues(t, 1, after.partitions[0].Revision, "one attempt has committed")
 			require.Len(t, after.rows, 1)
-			require.NoError(t, first.cmd.Process.Signal(syscall.SIGTERM))
+			first.signal(t, syscall.SIGTERM)
 			require.NoError(t, first.cmd.Wait(), "the first goes on as a worker: %s", first.log)
 		})
 	}
