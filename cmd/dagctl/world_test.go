@@ -231,10 +231,10 @@ func (w *world) land(t *testing.T, day string) {
 	w.landText(t, day, "station,celsius\nharbour,3.5\nharbour,5.25\nsummit,-8\n")
 }
 
-// eventually asks until the answer is yes, or a minute has passed.
+// eventually asks until the answer is yes, or two minutes have passed: the lease of a killed server lasts one.
 func eventually(t *testing.T, what string, ask func() (bool, error)) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		ok, err := ask()
 		if ok {
