@@ -214,9 +214,9 @@ func (v *Vault) GetSecret(ctx context.Context, caller Caller, name string) (s Se
 }
 
 // DeleteSecret deletes a secret. It refuses while something that the secret is bound to uses it.
-func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string) error {
+func (v *Vault) DeleteSecret(ctx context.Context, caller Caller, name string, dryRun bool) error {
 	return pg.InOrgTx(ctx, v.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := v.checkUnused(ctx, tx, caller, name); err != nil {
+		if err := v.checkUnused(ctx, tx, caller, name); err != nil || dryRun {
 			return err
 		}
 		before, err := updateSecret(ctx, tx, caller,

@@ -14,6 +14,10 @@ type (
 	secretInput struct {
 		Name string `path:"name" maxLength:"127"`
 	}
+	deleteSecretInput struct {
+		Name   string `path:"name" maxLength:"127"`
+		DryRun bool   `query:"dry_run" doc:"Only say whether it could be deleted: 409 names the jobs that use it"`
+	}
 	setSecretInput struct {
 		Name string `path:"name" maxLength:"127"`
 		Body SetSecretRequest
@@ -73,7 +77,7 @@ func (v *Vault) AddRoutes(api *API) {
 	Handle(api, Admin, huma.Operation{
 		OperationID: "delete-secret", Method: http.MethodDelete, Path: "/v1/secrets/{name}", Tags: []string{"access"},
 		Summary: "Delete a secret",
-	}, func(ctx context.Context, caller Caller, in *secretInput) (*struct{}, error) {
-		return nil, v.DeleteSecret(ctx, caller, in.Name)
+	}, func(ctx context.Context, caller Caller, in *deleteSecretInput) (*struct{}, error) {
+		return nil, v.DeleteSecret(ctx, caller, in.Name, in.DryRun)
 	})
 }

@@ -103,7 +103,7 @@ func TestRequestsReadNoValueBefore(t *testing.T) {
 	var ended bool
 	require.NoError(t, w.owner.QueryRow(t.Context(), `SELECT previous_until <= now() FROM secrets`).Scan(&ended))
 	require.True(t, ended)
-	require.NoError(t, v.DeleteSecret(t.Context(), w.admin(), "key"))
+	require.NoError(t, v.DeleteSecret(t.Context(), w.admin(), "key", false))
 	var left int
 	require.NoError(t, w.owner.QueryRow(t.Context(), `SELECT count(*) FROM previous_secrets`).Scan(&left))
 	require.Zero(t, left, "it goes with its secret")

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,7 @@ type InvalidateRequest struct {
 	From   string `json:"from,omitempty" maxLength:"200" doc:"First partition, as text, or position of a cursor; default: the first one"`
 	To     string `json:"to,omitempty" maxLength:"200" doc:"Last partition or position, inclusive; default: the last one"`
 	Reason string `json:"reason,omitempty" enum:"reorg,correction,manual,schema" doc:"Default: manual"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"Only say what would be invalidated"`
 }
 
 // Invalidated is one partition whose consumers are computed again.
@@ -63,7 +65,7 @@ func (d *Dispatcher) Invalidate(
 			if err != nil || len(made) == 0 {
 				return cmp.Or(err, noSuchPartition(dataset))
 			}
-			return auditInvalidation(ctx, tx, caller, dataset, req, made)
+			return endInvalidation(ctx, tx, caller, dataset, req, made)
 		}
 
 		if err := registry.RefuseReversed(req.From, req.To); err != nil {
@@ -87,8 +89,11 @@ func (d *Dispatcher) Invalidate(
 			}
 			made = append(made, Invalidated{ID: id, Partition: r.Key, Revision: r.Revision})
 		}
-		return auditInvalidation(ctx, tx, caller, dataset, req, made)
+		return endInvalidation(ctx, tx, caller, dataset, req, made)
 	})
+	if errors.Is(err, errDryRun) {
+		return made, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("invalidate %s: %w", name, err)
 	}
@@ -96,15 +101,22 @@ func (d *Dispatcher) Invalidate(
 	return made, nil
 }
 
+// errDryRun rolls a dry run back.
+var errDryRun = errors.New("dry run")
+
 func noSuchPartition(dataset registry.Dataset) error {
 	return fault.New(fault.NotFound, "dataset %s has no such partition", dataset.Name).
 		WithHint("`dagctl datasets partitions %s` lists those there are", dataset.Name)
 }
 
-func auditInvalidation(
+// endInvalidation writes the audit log, or takes a dry run back.
+func endInvalidation(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dataset registry.Dataset, req InvalidateRequest,
 	made []Invalidated,
 ) error {
+	if req.DryRun {
+		return errDryRun
+	}
 	return authz.Audit(ctx, tx, caller, "dataset.invalidate", dataset.Name,
 		map[string]any{"from": req.From, "to": req.To, "reason": req.Reason, "partitions": len(made)})
 }

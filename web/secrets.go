@@ -134,7 +134,7 @@ func (a *Access) askDeleteSecret(r *http.Request, caller authz.Caller) (q questi
 	}
 	gone := "/secrets"
 	q.to = &gone
-	q.do = func(form) error { return a.Vault.DeleteSecret(r.Context(), caller, s.Name) }
+	q.do = func(form) error { return a.Vault.DeleteSecret(r.Context(), caller, s.Name, false) }
 	return q, nil
 }
 

@@ -24,6 +24,8 @@ var silent = map[string]string{
 	"POST /v1/dags/{dag}/backfills":          "with dry_run",
 	"POST /v1/datasets/{name}/purge":         "with dry_run",
 	"POST /v1/datasets/{name}/rematerialize": "with dry_run",
+	"POST /v1/datasets/{name}/invalidate":    "with dry_run",
+	"DELETE /v1/secrets/{name}":              "with dry_run",
 	"POST /v1/datasets/{name}/events":        "the event may be there already",
 	"POST /v1/sources/{dag}/{job}/read":      "the source may be due already",
 	"POST /v1/gc":                            "with dry_run",

@@ -254,6 +254,7 @@ func TestInvalidateCommand(t *testing.T) {
 		"--reason", "correction")
 	require.Len(t, made, 2)
 	require.Equal(t, int64(2), made[0].Revision)
+	require.Contains(t, must(t, w.env(t, admin), "audit", "list"), "dataset.invalidate")
 	require.Equal(t, cli.ExitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "1999-01-01").code)
 	require.Equal(t, cli.ExitFailed, dagctl(t, env, "invalidate", "daily_highest", "--partition", "2026-01-01",
 		"--reason", "whim").code)

@@ -163,7 +163,7 @@ func TestANoticeIsSignedWithTheNewestValue(t *testing.T) {
 	got, _ := r.notices()
 	require.Len(t, got, 1, "the receiver has checked the signature")
 
-	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "HOOK")
+	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "HOOK", false)
 	require.ErrorContains(t, err, "secret HOOK is used by shop")
 }
 

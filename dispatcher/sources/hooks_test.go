@@ -175,12 +175,12 @@ func TestASecretInUseIsNotDeleted(t *testing.T) {
 	w.Secret("ORDERS", "hunter22", dispatchertest.BoundTo("shop/orders"))
 	w.Serve(dispatchertest.HookDAG)
 
-	err := w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS")
+	err := w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS", false)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "secret ORDERS is used by shop/orders")
 	_, err = w.Vault.ReplaceSecret(t.Context(), w.Caller, "ORDERS", "hunter33", time.Hour)
 	require.NoError(t, err)
-	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS")
+	err = w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS", false)
 	require.True(t, fault.Is(err, fault.Conflict), "nor while a value before counts: %v", err)
 	_, err = w.D.Sources.AcceptHook(t.Context(),
 		dispatchertest.Signed("hunter22", "msg-1", time.Now(), `{"a": 1}`), time.Now())
@@ -189,7 +189,7 @@ func TestASecretInUseIsNotDeleted(t *testing.T) {
 	// What the secret is not bound to any more does not get it in any case.
 	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "ORDERS", authz.Binding{RemoveJobs: []string{"shop/orders"}})
 	require.NoError(t, err)
-	require.NoError(t, w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS"))
+	require.NoError(t, w.Vault.DeleteSecret(t.Context(), w.Caller, "ORDERS", false))
 }
 
 func TestAPathThatCannotBeGuessed(t *testing.T) {

@@ -56,7 +56,21 @@ func (dp *Deployer) AddRoutes(api *authz.API) {
 		return &swapOutput{preview}, err
 	})
 
+	authz.Handle(api, authz.To(authz.Inspect, authz.TheDAG), huma.Operation{
+		OperationID: "preview-rollback", Method: http.MethodGet, Path: "/v1/dags/{dag}/rollback",
+		Tags:        []string{"dags"},
+		Summary:     "Show what readers would see change if the version before the active one served again",
+		Description: "Nothing is changed. 409 if no version served before.",
+	}, func(ctx context.Context, caller authz.Caller, in *dagPath) (*swapOutput, error) {
+		preview, err := dp.PreviewSwap(ctx, caller, in.DAG, nil, clock.Now())
+		return &swapOutput{preview}, err
+	})
+
 	dp.addRematerializeRoute(api)
+}
+
+type dagPath struct {
+	DAG string `path:"dag" maxLength:"63"`
 }
 
 type versionPath struct {

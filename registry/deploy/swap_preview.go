@@ -26,6 +26,7 @@ type SwapPreview struct {
 
 	Cancels  []registry.CanceledQueue `json:"cancels,omitempty" doc:"Tasks of manual, timer and webhook jobs that it cancels"`
 	Findings []contract.Finding       `json:"findings,omitempty" doc:"What readers have to know, agree to, or are kept from"`
+	Agreed   []contract.Consent       `json:"agreed,omitempty" doc:"What was agreed to when the version to serve was deployed"`
 }
 
 // Swapped is one dataset in a swap.
@@ -55,7 +56,7 @@ func (dp *Deployer) PreviewSwap(ctx context.Context, caller authz.Caller, dagNam
 		if err != nil {
 			return err
 		}
-		preview.To, preview.Status = b.Number, b.Status
+		preview.To, preview.Status, preview.Agreed = b.Number, b.Status, b.Consents
 		if preview.From, err = registry.ActiveNumber(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}

@@ -215,7 +215,7 @@ func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
 }
 
 func secretsDeleteCommand(c *cli.CLI) *cobra.Command {
-	var yes bool
+	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a secret",
@@ -224,6 +224,13 @@ func secretsDeleteCommand(c *cli.CLI) *cobra.Command {
 			api, err := c.Connect()
 			if err != nil {
 				return err
+			}
+			if dryRun {
+				if err := api.Delete(cmd.Context(), secretPath(args[0])+"?dry_run=true"); err != nil {
+					return err
+				}
+				fmt.Fprintf(c.Err, "Secret %s would be deleted: nothing uses it.\n", args[0])
+				return nil
 			}
 			if err := c.Confirm(yes, "Delete secret %s? Jobs that use it will fail.", args[0]); err != nil {
 				return err
@@ -236,6 +243,7 @@ func secretsDeleteCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say whether it could be deleted")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }

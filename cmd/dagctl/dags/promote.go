@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // PromoteCommand returns `dagctl promote`.
@@ -22,6 +23,7 @@ func PromoteCommand(c *cli.CLI) *cobra.Command {
 	var (
 		wait    bool
 		yes     bool
+		dryRun  bool
 		request httpapi.ActivateRequest
 	)
 	cmd := &cobra.Command{
@@ -38,6 +40,12 @@ VERSION it takes the version that is ready or being built; there is at most one.
 			number, err := waitingVersion(cmd.Context(), c, api, args)
 			if err != nil {
 				return err
+			}
+			if dryRun {
+				path := fmt.Sprintf("%s/versions/%d/swap", cli.DAGPath(args[0]), number)
+				given := contract.Agreed{AllowRemovals: request.AllowRemovals, AllowMoves: request.AllowMoves,
+					AllowBreaking: request.AllowBreaking}
+				return previewSwap(cmd.Context(), c, api, path, "promotion", given)
 			}
 			var v registry.Version
 			if err := confirmAtTerminal(c, yes, "Promote %s to version %d?", args[0], number); err != nil {
@@ -59,6 +67,7 @@ VERSION it takes the version that is ready or being built; there is at most one.
 
 	flags := cmd.Flags()
 	flags.BoolVar(&wait, "wait", true, "wait until the version serves or has failed")
+	flags.BoolVar(&dryRun, "dry-run", false, "only print what readers would see change")
 	flags.BoolVar(&yes, "yes", false, "do not ask")
 	flags.BoolVar(&request.AllowRemovals, "allow-removals", false,
 		"let partitions go that are served and that the version does not have")
@@ -107,6 +116,7 @@ func RollbackCommand(c *cli.CLI) *cobra.Command {
 		breaking bool
 		removals bool
 		yes      bool
+		dryRun   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "rollback DAG",
@@ -132,6 +142,14 @@ since.`,
 			if err != nil {
 				return err
 			}
+			if dryRun {
+				path := cli.DAGPath(args[0]) + "/rollback"
+				if request.To != nil {
+					path = fmt.Sprintf("%s/versions/%d/swap", cli.DAGPath(args[0]), *request.To)
+				}
+				return previewSwap(cmd.Context(), c, api, path, "rollback", contract.Agreed{CancelTasks: cancel,
+					AllowRemovals: removals, AllowMoves: moves, AllowBreaking: breaking})
+			}
 			if err := c.Confirm(yes, "Roll %s back to %s?", args[0], which); err != nil {
 				return err
 			}
@@ -153,13 +171,14 @@ since.`,
 		"let published names move to other datasets, also from and to other DAGs")
 	cmd.Flags().BoolVar(&cancel, "cancel-tasks", false,
 		"cancel the open tasks of manual, timer and webhook jobs that the version does not have")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what readers would see change")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
 // AbandonCommand returns `dagctl abandon`.
 func AbandonCommand(c *cli.CLI) *cobra.Command {
-	var yes bool
+	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "abandon DAG",
 		Short: "Stop the build of a DAG, but keep what it built",
@@ -168,6 +187,9 @@ func AbandonCommand(c *cli.CLI) *cobra.Command {
 			api, err := c.Connect()
 			if err != nil {
 				return err
+			}
+			if dryRun {
+				return previewAbandon(cmd.Context(), c, api, args[0])
 			}
 			if err := confirmAtTerminal(c, yes, "Abandon the build of %s?", args[0]); err != nil {
 				return err
@@ -180,6 +202,7 @@ func AbandonCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be canceled")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }

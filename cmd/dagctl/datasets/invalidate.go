@@ -28,6 +28,7 @@ made from that. The partitions themselves stay as they are.
 In a dataset that is read by a cursor, positions name the partitions, and its consumers go back to the first of them.
 With --reason reorg the data at that position and beyond is withdrawn, and its source reads it again.`,
 		Example: `  dagctl invalidate orders --range 2026-01-01..2026-01-31 --reason correction
+  dagctl invalidate orders --range 2026-01-01..2026-01-31 --dry-run
   dagctl invalidate blocks --range 19000000.. --reason reorg`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,6 +61,7 @@ With --reason reorg the data at that position and beyond is withdrawn, and its s
 	cmd.Flags().StringVar(&partition, "partition", "", "partition to invalidate")
 	cmd.Flags().StringVar(&between, "range", "",
 		"partitions to invalidate: A..B, both included, in the order of text, or of numbers for positions of a cursor")
+	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only print what would be invalidated")
 	cmd.Flags().StringVar(&request.Reason, "reason", "manual", "reorg, correction, manual or schema")
 	return cmd
 }

@@ -232,6 +232,7 @@ func timersUpdateCommand(c *cli.CLI) *cobra.Command {
 	var (
 		at, zone, repeat, schedule, group, payload string
 		version                                    int
+		dryRun                                     bool
 	)
 	cmd := &cobra.Command{
 		Use:   "update [ID]",
@@ -248,7 +249,10 @@ Without an ID, --group and --timezone move all pending timers of a group to anot
 			}
 
 			if len(args) == 0 {
-				return moveTimers(cmd.Context(), c, api, group, zone)
+				return moveTimers(cmd.Context(), c, api, group, zone, dryRun)
+			}
+			if dryRun {
+				return errOneTimer()
 			}
 
 			// Only the fields whose flags were given change.
@@ -290,14 +294,18 @@ Without an ID, --group and --timezone move all pending timers of a group to anot
 	f.StringVar(&group, "group", "", "group of the timer; without an ID, the group whose zone changes")
 	f.StringVar(&payload, "payload", "", "JSON for its tasks; @FILE reads a file, @- standard input")
 	f.IntVar(&version, "if-version", 0, "version that the timer must have")
+	f.BoolVar(&dryRun, "dry-run", false, "only print how many timers the group has")
 	return cmd
 }
 
 // moveTimers moves the pending timers of a group to another zone.
-func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone string) error {
+func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone string, dryRun bool) error {
 	if group == "" || zone == "" {
 		return fault.New(fault.Invalid, "name a timer, or a group and its new zone").
 			WithHint("`dagctl timers update --group G --timezone ZONE`")
+	}
+	if dryRun {
+		return printGroup(ctx, c, api, group, "move")
 	}
 	var moved timers.Counted
 	path := timersPath + "?" + url.Values{"group": {group}}.Encode()
@@ -306,6 +314,23 @@ func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone st
 	}
 	return c.Print(moved, func(w io.Writer) {
 		fmt.Fprintf(w, "%s of group %s moved to %s\n", plural.Of(moved.Timers, "timer"), group, zone)
+	})
+}
+
+// errOneTimer returns what is wrong with a dry run for one timer.
+func errOneTimer() error {
+	return fault.New(fault.Invalid, "--dry-run is for a group").WithHint("`dagctl timers get ID` shows one timer")
+}
+
+// printGroup prints how many timers of a group there are to do something with.
+func printGroup(ctx context.Context, c *cli.CLI, api *cli.Client, group, verb string) error {
+	found, err := cli.Fetch[timers.Timer](ctx, api, timersPath, url.Values{"group": {group}},
+		cli.Page{Limit: math.MaxInt})
+	if err != nil {
+		return err
+	}
+	return c.Print(timers.Counted{Timers: len(found)}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s to %s.\n", plural.Of(len(found), "timer"), verb)
 	})
 }
 
@@ -328,21 +353,13 @@ func timersDeleteCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			if group == "" && dryRun {
-				return fault.New(fault.Invalid, "--dry-run is for a group").
-					WithHint("`dagctl timers get ID` shows one timer")
+				return errOneTimer()
 			}
 			if group == "" {
 				return api.Delete(cmd.Context(), timerPath(args[0]))
 			}
 			if dryRun {
-				found, err := cli.Fetch[timers.Timer](cmd.Context(), api, timersPath, url.Values{"group": {group}},
-					cli.Page{Limit: math.MaxInt})
-				if err != nil {
-					return err
-				}
-				return c.Print(timers.Counted{Timers: len(found)}, func(w io.Writer) {
-					fmt.Fprintf(w, "%s to delete.\n", plural.Of(len(found), "timer"))
-				})
+				return printGroup(cmd.Context(), c, api, group, "delete")
 			}
 			if err := c.Confirm(yes, "Delete every timer of group %s?", group); err != nil {
 				return err
