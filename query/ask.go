@@ -125,7 +125,26 @@ func (a *asker) failed(err error) error {
 				"simplify it")
 	case engine.OfStatement(err):
 		message, _, _ := strings.Cut(err.Error(), "\n\nStack Trace")
-		return fault.New(fault.Invalid, "%s", message)
+		return fault.New(fault.Invalid, "%s", fewCandidates(message))
 	}
 	return err
+}
+
+// mostCandidates is how many functions an error lists that would fit a name but not its arguments.
+const mostCandidates = 5
+
+// fewCandidates shortens the list of such functions in an error of DuckDB, which may fill a screen.
+func fewCandidates(message string) string {
+	const begins = "\tCandidate functions:\n"
+	head, rest, found := strings.Cut(message, begins)
+	if !found {
+		return message
+	}
+	lines := strings.SplitAfter(rest, "\n")
+	listed := slices.IndexFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "\t") })
+	if listed <= mostCandidates {
+		return message
+	}
+	return head + begins + strings.Join(lines[:mostCandidates], "") +
+		fmt.Sprintf("\tand %d others\n", listed-mostCandidates) + strings.Join(lines[listed:], "")
 }

@@ -241,7 +241,7 @@ func TestRolesOnSomeDAGs(t *testing.T) {
 	require.Contains(t, must(t, team, "whoami"), "reader,writer:dou*")
 	require.Contains(t, must(t, admins, "tokens", "list"), "reader,writer:dou*")
 	bad := dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--grant", "admin:x")
-	require.Contains(t, bad.err, `grants[0].role: expected value to be one of`)
+	require.Contains(t, bad.err, `grants[0].role must be one of`)
 	for _, ttl := range []string{"90000h", "2s"} {
 		bad = dagctl(t, admins, "tokens", "create", "bad", "--role", "reader", "--ttl", ttl)
 		require.Contains(t, bad.err, "--ttl: a token lives a minute at least and a year at most, not ")

@@ -199,7 +199,7 @@ func TestTasksAreSkipped(t *testing.T) {
 	dead := decode[[]views.Task](t, env, "tasks", "list", "--dead")
 	require.Len(t, dead, 1)
 	id := dead[0].ID.String()
-	require.Contains(t, dagctl(t, env, "tasks", "skip", id).err, `required flag(s) "reason" not set`)
+	require.Contains(t, dagctl(t, env, "tasks", "skip", id).err, "--reason is missing")
 	require.NotZero(t, dagctl(t, w.env(t, reader), "tasks", "skip", id, "--reason", "x").code)
 	require.Contains(t, must(t, env, "tasks", "skip", id, "--reason", "the day is lost"), "skipped: the day is lost")
 	require.Regexp(t, `picky/0 .* 2, 1 skipped|picky/0 .* 1, 1 skipped`, must(t, env, "plan", file))

@@ -77,5 +77,5 @@ func TestLineageExplain(t *testing.T) {
 
 	require.Contains(t, dagctl(t, nil, "lineage", "explain", query, "--schema", filepath.Join(dir, "none.json")).err,
 		"there is no file")
-	require.Contains(t, dagctl(t, nil, "lineage", "explain", query).err, `required flag(s) "schema" not set`)
+	require.Contains(t, dagctl(t, nil, "lineage", "explain", query).err, "--schema is missing")
 }

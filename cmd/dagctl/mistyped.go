@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -42,7 +44,7 @@ func suggestCommands(cmd *cobra.Command) {
 
 // suggestFlag returns the error of a command line's flags, with the flag that was meant, if one is close.
 func suggestFlag(cmd *cobra.Command, err error) error {
-	wrong := fault.New(fault.Invalid, "%w", err)
+	wrong := fault.New(fault.Invalid, "%w", wrongFlag(err))
 	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !ok {
 		return wrong.WithHint("`%s --help` lists the flags", cmd.CommandPath())
@@ -61,8 +63,63 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 		strings.Join(close, " or "))
 }
 
+// flagValues says what the value of a flag is, by the flag's type.
+var flagValues = map[string]string{"int": "a whole number", "int64": "a whole number", "uint": "a whole number",
+	"float64": "a number", "bool": "true or false", "duration": "a duration such as 1h30m"}
+
+// wrongFlag says what is wrong with a flag's value in the words of the other errors.
+func wrongFlag(err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if is, known := flagValues[invalid.GetFlag().Value.Type()]; known {
+			return fmt.Errorf("--%s %q is not %s", invalid.GetFlag().Name, invalid.GetValue(), is)
+		}
+	}
+	var missing *pflag.ValueRequiredError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("--%s needs a value", missing.GetFlag().Name)
+	}
+	return err
+}
+
 // wrongArguments are how cobra begins to say that arguments or flags are missing, or too many.
-var wrongArguments = []string{"required flag", "accepts ", "requires ", "if any flags in the group", "at least one of"}
+var wrongArguments = []string{"required flag", "accepts ", "requires ", "unknown command ", "if any flags in the group",
+	"at least one of"}
+
+// argumentWords are cobra's words for numbers of arguments, and those of this program.
+var argumentWords = []struct {
+	cobra *regexp.Regexp
+	words string
+}{
+	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "$1 arguments are needed, and $2 are given"},
+	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "at most $1 arguments fit, and $2 are given"},
+	{regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
+		"$1 to $2 arguments fit, and $3 are given"},
+	{regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
+		"at least $1 arguments are needed, and $2 are given"},
+}
+
+// argumentText returns the text of cobra's error of a command's arguments in the words of the other errors.
+func argumentText(err error) string {
+	text := err.Error()
+	if names, ok := strings.CutPrefix(text, "required flag(s) "); ok {
+		var flags []string
+		for name := range strings.SplitSeq(strings.TrimSuffix(names, " not set"), ", ") {
+			flags = append(flags, "--"+strings.Trim(name, `"`))
+		}
+		if len(flags) == 1 {
+			return flags[0] + " is missing"
+		}
+		return strings.Join(flags[:len(flags)-1], ", ") + " and " + flags[len(flags)-1] + " are missing"
+	}
+
+	for _, known := range argumentWords {
+		if known.cobra.MatchString(text) {
+			text = known.cobra.ReplaceAllString(text, known.words)
+		}
+	}
+	return text
+}
 
 // ofArguments classifies cobra's errors of a command's arguments.
 func ofArguments(cmd *cobra.Command, err error) error {
@@ -73,7 +130,8 @@ func ofArguments(cmd *cobra.Command, err error) error {
 	if !slices.ContainsFunc(wrongArguments, func(s string) bool { return strings.HasPrefix(err.Error(), s) }) {
 		return err
 	}
-	return fault.New(fault.Invalid, "%w", err).WithHint("`%s --help` says how it is used", cmd.CommandPath())
+	return fault.New(fault.Invalid, "%s", argumentText(err)).
+		WithHint("write `%s`; `%s --help` says more", cmd.UseLine(), cmd.CommandPath())
 }
 
 // lettersApart returns how many letters have to be added, taken away or changed to make one word of another.

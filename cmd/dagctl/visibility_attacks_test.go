@@ -17,13 +17,13 @@ import (
 func TestPartitionsOfHiddenJobsCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	w.deployReadings(t, "2026-01-01") // one task alone: the first that is dead ends the build, and so the others
 	admins, writers := w.env(t, admin), w.env(t, writer)
 	failed := dagctl(t, writers, "deploy", writeDAG(t, t.TempDir(), "doubles", strings.Replace(doublesDAG,
 		"2 * highest AS doubled", "error('unlucky ' || highest)::DOUBLE AS doubled", 1)))
 	require.Equal(t, cli.ExitFailed, failed.code)
-	eventually(t, "tasks are dead", func() (bool, error) {
-		return strings.Count(must(t, admins, "tasks", "list", "--dead"), "doubles/doubled") == 2, nil
+	eventually(t, "the task is dead", func() (bool, error) {
+		return strings.Count(must(t, admins, "tasks", "list", "--dead"), "doubles/doubled") == 1, nil
 	})
 
 	matched := func(verb string, filter map[string]any) int64 {

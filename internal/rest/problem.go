@@ -181,6 +181,7 @@ func (p *Problem) in(ctx context.Context) *Problem {
 // useProblems makes huma use Problems for its own errors (validation, bodies, content types), in answers and in the
 // OpenAPI document. huma has only two package variables for that.
 var useProblems = sync.OnceFunc(func() {
+	useWording()
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		return newProblem(context.Background(), status, msg, errs)
 	}
@@ -204,14 +205,14 @@ func newProblem(ctx context.Context, status int, msg string, errs []error) *Prob
 		case errors.As(err, &detailed):
 			// The value is not repeated, because it may be a secret.
 			d := detailed.ErrorDetail()
-			p.Errors = append(p.Errors, fault.Problem{Location: d.Location, Message: d.Message})
+			p.Errors = append(p.Errors, worded(fault.Problem{Location: d.Location, Message: d.Message}))
 		case status < 500:
 			p.Errors = append(p.Errors, fault.Problem{Message: err.Error()})
 		}
 	}
 
-	if len(p.Errors) == 1 && msg == "validation failed" {
-		p.Detail = "the request is not valid: " + p.Errors[0].Message
+	if len(p.Errors) > 0 && msg == "validation failed" {
+		p.Detail = summary(p.Errors)
 	}
 	return p.in(ctx)
 }

@@ -165,9 +165,9 @@ func TestHostileBodies(t *testing.T) {
 		{"two documents", `{"name":"ab","count":1}{}`,
 			400, []fault.Problem{{Location: "body", Message: "invalid character '{' after top-level value"}}},
 		{"every fault at once", `{"name":"a","count":0,"more":true}`, 422, []fault.Problem{
-			{Location: "body.name", Message: "expected length >= 2"},
-			{Location: "body.count", Message: "expected number >= 1"},
-			{Location: "body.more", Message: "unexpected property"}}},
+			{Location: "body.name", Message: "must have 2 or more characters"},
+			{Location: "body.count", Message: "must be at least 1"},
+			{Location: "body.more", Message: "is no field of this request"}}},
 		{"wrong type", `{"name":["secret"],"count":1}`, 422, nil},
 		{"not UTF-8", "{\"name\":\"a\xff\",\"count\":1}",
 			400, []fault.Problem{{Location: "body", Message: "the body is not valid UTF-8"}}},

@@ -80,9 +80,9 @@ func (c *CLI) PrintError(err error) {
 	}
 
 	for _, p := range classified.Problems {
-		// Of a request, which the user has not written, the place says nothing where there is one problem.
+		// Of a request, which the user has not written, the error says it all where there is one problem.
 		where, ofRequest := strings.CutPrefix(p.Location, "body.")
-		if ofRequest && len(classified.Problems) == 1 && p.Message == classified.Message {
+		if ofRequest && len(classified.Problems) == 1 {
 			continue
 		}
 		if where != "" {

@@ -77,6 +77,9 @@ task failed for good or was canceled. An interrupt ends the watching alone.`,
 
 			path := "/v1/jobs/" + url.PathEscape(dag) + "/" + url.PathEscape(job) + "/tasks"
 			enqueued, err := enqueue(cmd.Context(), c, api, path, items)
+			if err != nil && flags.batch == "" {
+				return ofTheOnly(err)
+			}
 			if err != nil {
 				return err
 			}
@@ -198,6 +201,21 @@ func inBatches[I, O any](c *cli.CLI, items []I, what string, create func(part []
 	return all, nil
 }
 
+// ofTheOnly returns the error of a request with one item without the item's number, which nobody has written.
+func ofTheOnly(err error) error {
+	var wrong *fault.Error
+	if !errors.As(err, &wrong) || len(wrong.Problems) == 0 || wrong.Problems[0].Location != "body.items[0]" {
+		return err
+	}
+	only := *wrong
+	only.Message = wrong.Problems[0].Message
+	only.Problems = nil
+	for _, p := range wrong.Problems[1:] {
+		only.Problems = append(only.Problems, fault.Problem{Message: p.Message, Suggestion: p.Suggestion})
+	}
+	return &only
+}
+
 // open opens a file, or standard input where the path is "-".
 func open(c *cli.CLI, path string) (io.ReadCloser, error) {
 	if path == "-" {
@@ -205,7 +223,8 @@ func open(c *cli.CLI, path string) (io.ReadCloser, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fault.New(fault.NotFound, "%w", err)
+		return nil, fault.New(fault.NotFound, "%w", err).
+			WithHint("name a file that you may read, or - for standard input")
 	}
 	return f, nil
 }
@@ -254,7 +273,8 @@ func readBatch[T any](c *cli.CLI, path string, given T, what string) ([]T, error
 		decoder.DisallowUnknownFields()
 		item := given
 		if err := decoder.Decode(&item); err != nil {
-			return nil, fault.New(fault.Invalid, "%s:%d: %w", path, n, err)
+			return nil, fault.New(fault.Invalid, "%s:%d: %w", path, n, err).
+				WithHint("a line is one JSON object, such as {\"payload\": {}}")
 		}
 		items = append(items, item)
 	}

@@ -71,9 +71,20 @@ func readNow(
 func computeNow(
 	ctx context.Context, c *cli.CLI, api *cli.Client, job views.JobDetail, partition string, watch bool,
 ) error {
+	var dry control.Backfill
+	path := "/v1/dags/" + url.PathEscape(job.DAG) + "/backfills"
+	request := control.BackfillRequest{Job: job.Name, From: partition, To: partition, Existing: "all", DryRun: true}
+	if err := api.Post(ctx, path, request, &dry); err != nil {
+		return err
+	}
+	if dry.Pending == 0 {
+		return fault.New(fault.NotFound, "%s/%s has no partition %s to compute: its inputs lack it", job.DAG, job.Name,
+			partition).WithHint("`dagctl why-not DATASET %s` says what it waits for", partition)
+	}
+
 	var b control.Backfill
-	request := control.BackfillRequest{Job: job.Name, From: partition, To: partition, Existing: "all"}
-	if err := api.Post(ctx, "/v1/dags/"+url.PathEscape(job.DAG)+"/backfills", request, &b); err != nil {
+	request.DryRun = false
+	if err := api.Post(ctx, path, request, &b); err != nil {
 		return err
 	}
 	if watch {
