@@ -76,14 +76,14 @@ func TestTasksElsewhereAreLookedUpAmongMany(t *testing.T) {
 	for _, set := range []string{
 		`leases (task_id, org_id, origin_job_id, slot, attempt, lease_token, worker_id, lease_seconds, expires_at,
 			timeout_at, heartbeat_at)
-			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 1, gen_random_uuid(), 'lambda:other', 60, now(), now(),
+			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 1, gen_random_uuid(), 'lambda:' || n % 100, 60, now(), now(),
 			now()`,
 		`waiting (task_id, org_id, origin_job_id, slot, reason, rank)
 			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 'dead', 0`,
 		`ready (task_id, org_id, origin_job_id, slot, runtime, rank)
 			SELECT gen_random_uuid(), $2, gen_random_uuid(), '', 'other', 0`,
 	} {
-		w.Exec(`INSERT INTO `+set+` FROM generate_series(1, $1)`, many, w.Caller.OrgID)
+		w.Exec(`INSERT INTO `+set+` FROM generate_series(1, $1) AS n`, many, w.Caller.OrgID)
 	}
 
 	for range 3 {
