@@ -26,6 +26,14 @@ func (j *Job) TasksBy() Partitioning {
 	return j.PartitionBy
 }
 
+// Partitions describes the partitions of the job's outputs, and how they are made, for people.
+func (j *Job) Partitions() string {
+	if j.Splits() {
+		return j.PartitionBy.String() + ", split by " + j.SplitBy
+	}
+	return j.PartitionBy.String()
+}
+
 // splitTypes are the types of columns by which rows can be split, by DuckDB's names.
 var splitTypes = []string{"DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS",
 	"TIMESTAMP WITH TIME ZONE"}

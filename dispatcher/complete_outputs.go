@@ -493,7 +493,7 @@ func (d *Dispatcher) staysWithoutRows(ctx context.Context, t Claimed, key string
 	switch {
 	case t.Slot == AlwaysOnSlot, def.UpdateStrategy == dag.Append && len(t.Job.Inputs) == 0:
 		return true, nil
-	case def.PartitionBy.Kind == dag.ByCursor: // the run reached a position without rows
+	case def.PartitionBy.Kind == dag.ByCursor, def.Splits(): // the run reached a position without rows, or has none
 		return false, nil
 	case def.PartitionBy.Valid(key) != nil: // a source that names no partition
 		return true, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // splitFiles is a source whose files have rows of many days, with a job downstream of each of them.
@@ -265,4 +266,45 @@ func TestPurgedDaysStayAwayUntilTheirRowsChange(t *testing.T) {
 	w.Poll()
 	w.Settle()
 	require.Equal(t, map[string]int64{today: 2}, w.Published("raw"))
+}
+
+// A worker elsewhere uploads all rows; the server splits them when it seals them.
+func TestUploadsOfWorkersAreSplit(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(`
+name: work
+jobs:
+  - name: raw
+    operator: file_source
+    runtime: poll
+    source: { kind: manual }
+    partition_by: { time: day, column: date }
+    config: { path: ".", pattern: "*.csv", format: csv }
+publish: { far_split: { from: { job: raw } } }
+`)
+	const both = "SELECT * FROM (VALUES (DATE '2026-01-01', 1), (DATE '2026-01-02', 2)) AS t(date, v)"
+	f := claimFar(w.Tenant, "raw", "")
+	uploaded := f.upload("a.parquet", both)
+	_, err := f.commit(protocol.Events{Outputs: uploaded}, time.Now())
+	require.Equal(t, []string{"body.outputs[0]: a job that splits its rows commits only with its end"},
+		dispatchertest.ProblemsOf(err))
+	_, err = f.complete(f.completed(uploaded), time.Now())
+	require.NoError(t, err)
+	w.Settle()
+	require.Equal(t, map[string][]string{"2026-01-01": {"2026-01-01,1"}, "2026-01-02": {"2026-01-02,2"}},
+		w.Read("far_split"))
+
+	f = claimFar(w.Tenant, "raw", "")
+	_, err = f.complete(f.completed(f.upload("a.parquet", both+" WHERE v = 1")), time.Now())
+	require.NoError(t, err)
+	w.Settle()
+	require.Equal(t, map[string]int64{"2026-01-01": 1, "2026-01-02": 2}, w.Published("raw"))
+	require.Empty(t, w.Read("far_split")["2026-01-02"])
+
+	f = claimFar(w.Tenant, "raw", "")
+	_, err = f.complete(f.completed(nil), time.Now())
+	require.NoError(t, err)
+	w.Settle()
+	require.Equal(t, map[string]int64{"2026-01-01": 2, "2026-01-02": 2}, w.Published("raw"))
 }
