@@ -23,6 +23,7 @@ type OperatorSpec struct {
 	Runtimes   []string // runtimes it may run on; nil: any
 	Delivers   bool     // what a job of it has delivered is remembered by the job's first name
 	NoFiles    bool     // it reads no input and writes no output, so its tasks get no folders
+	Splits     bool     // the rows that a task writes may be split into partitions by a column
 	Folders    bool     // it reads folders of the server, which its config gives to orgs
 
 	ConfigSchema json.RawMessage // JSON Schema 2020-12 of `config`

@@ -110,7 +110,7 @@ func (d *Definitions) derive(doc *Document, cat Catalog, contents map[string]map
 // alone.
 func (j *Job) derivable(op OperatorSpec) bool {
 	return j.Source == nil && j.UDF == nil && j.Bootstrap == nil && j.UpdateStrategy == Replace &&
-		!j.ForwardOnly(op) && j.PartitionBy.Kind != ByCursor &&
+		!j.ForwardOnly(op) && !j.Splits() && j.PartitionBy.Kind != ByCursor &&
 		!slices.ContainsFunc(j.Inputs, func(in Input) bool { return in.Map.Kind == MapSlice })
 }
 

@@ -51,7 +51,7 @@ func (d *decoder) job(v value) Job {
 	d.activation(v, &j)
 	d.execution(v, &j)
 	j.Outputs = outputs(v.get("outputs"))
-	j.PartitionBy = partitioning(v.get("partition_by"))
+	j.PartitionBy, j.SplitBy = partitioning(v.get("partition_by")), splitColumn(v.get("partition_by"))
 	d.storage(v, &j)
 	d.source(v, &j)
 	d.payload(v, &j)
@@ -65,6 +65,7 @@ func (d *decoder) job(v value) Job {
 	d.effect(v.get("effect"), &j, op)
 	d.checks(v.get("checks"), &j)
 	d.secretsAllowed(v, &j)
+	d.split(v, &j, op)
 	return j
 }
 

@@ -43,7 +43,8 @@ type Job struct {
 
 	Outputs     []string     `json:"outputs"` // names by output index; empty for a job that writes no dataset
 	PartitionBy Partitioning `json:"partition_by"`
-	Storage     []Storage    `json:"storage,omitempty"` // one per output
+	SplitBy     string       `json:"split_by,omitempty"` // column by which one task splits its rows into partitions
+	Storage     []Storage    `json:"storage,omitempty"`  // one per output
 
 	Inputs            []Input           `json:"inputs,omitempty"`
 	Trigger           Trigger           `json:"trigger,omitempty"`            // empty for sources

@@ -176,7 +176,11 @@ func (h *hashes) of(name string, depth int) (jobHash, error) {
 // cannot cause a rebuild. TestFingerprintFields lists all fields.
 func fingerprinted(j *Job, op OperatorSpec, jobs map[string]*Job) (map[string]any, error) {
 	if j.ForwardOnly(op) {
-		return map[string]any{"name": j.Identity(), "outputs": j.Outputs, "partition_by": j.PartitionBy}, nil
+		content := map[string]any{"name": j.Identity(), "outputs": j.Outputs, "partition_by": j.PartitionBy}
+		if j.Splits() { // its first run is the whole truth about all partitions, so it begins with none
+			content["split_by"] = j.SplitBy
+		}
+		return content, nil
 	}
 	return j.content(op, func(name string) string { return jobs[name].Identity() })
 }
@@ -238,6 +242,9 @@ func (j *Job) content(op OperatorSpec, identity func(job string) string) (map[st
 	}
 	if j.StateKey != "" { // left out where it is not set, so that older jobs keep their fingerprints
 		content["state_key"] = j.StateKey
+	}
+	if j.Splits() {
+		content["split_by"] = j.SplitBy
 	}
 	return content, nil
 }

@@ -79,6 +79,7 @@ func TestFingerprintFields(t *testing.T) {
 		{"CodeVersion", in, func(j *Job) { j.CodeVersion = "2" }},
 		{"Outputs", in, func(j *Job) { j.Outputs = []string{"0", "1"} }},
 		{"PartitionBy", in, func(j *Job) { j.PartitionBy.Unit = Month }},
+		{"SplitBy", in, func(j *Job) { j.SplitBy = "date" }},
 		{"Storage", in, func(j *Job) { j.Storage = []Storage{{Kind: StoragePostgres}} }},
 		{"Inputs", in, func(j *Job) { j.Inputs = j.Inputs[:1] }},
 		{"Trigger", in, func(j *Job) { j.Trigger = TriggerAny }},

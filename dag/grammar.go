@@ -233,7 +233,7 @@ var inputShape = objectShape{what: "an input", fields: []field{
 }}
 
 var partitionShape = choiceShape{
-	want: "none, key, {time: UNIT}, {range: SIZE, column: NAME} or {cursor: COLUMN}",
+	want: "none, key, {time: UNIT}, {time: UNIT, column: NAME}, {range: SIZE, column: NAME} or {cursor: COLUMN}",
 	options: []shape{
 		textShape{enum: []string{"none", "key"}, instead: map[string]string{
 			"hour":  "write { time: hour }",
@@ -249,12 +249,14 @@ var partitionShape = choiceShape{
 		objectShape{
 			what:  "`partition_by`",
 			oneOf: []string{"time", "range", "cursor"},
-			needs: map[string]string{"timezone": "time", "range": "column", "column": "range"},
+			needs: map[string]string{"timezone": "time", "range": "column"},
+			apart: map[string]string{"column": "cursor"},
 			fields: []field{
 				{name: "time", of: timeUnit},
 				{name: "timezone", of: timezone, doc: "IANA name. Default UTC."},
 				{name: "range", of: whole(1, math.MaxInt64), doc: "Values of the column per partition."},
-				{name: "column", of: columnName},
+				{name: "column", of: columnName,
+					doc: "range: the column of whole numbers. time: one task splits its rows by this column's dates."},
 				{name: "cursor", of: columnName, doc: "A column that only grows."},
 			},
 		},

@@ -226,16 +226,20 @@ func (d *decoder) needsTrigger(j *Job, v value) {
 }
 
 // defaultStrategy returns the strategy of a job that does not state one: PerPartition where its partitions have bounds
-// of their own and no cursor triggers it.
+// of their own, which are made one by one, and no cursor triggers it.
 func (d *decoder) defaultStrategy(
 	j *Job, v value, inherited Partitioning, unclear map[string]bool,
 ) ExecutionStrategy {
+	if j.Splits() {
+		return PerUpdate
+	}
 	if !v.has("partition_by") {
 		if fixed(inherited) {
 			return PerPartition
 		}
 		return PerUpdate
 	}
+
 	followsCursor := func(in Input) bool {
 		from, _ := d.upstream(in, unclear)
 		return in.Triggers() && from.Kind == ByCursor

@@ -94,6 +94,7 @@ func TestSchemaAgrees(t *testing.T) {
 		{job, "partition_by: {}"},
 		{job, "partition_by: { time: year }"},
 		{job, "partition_by: { time: day, cursor: id }"},
+		{job, "partition_by: { column: at, cursor: id }"},
 		{job, "partition_by: { range: 5 }"},
 		{job, "partition_by: { range: 0, column: id }"},
 		{job, "partition_by: { timezone: UTC, cursor: id }"},

@@ -24,6 +24,7 @@ type objectShape struct {
 	fields []field
 	oneOf  []string            // exactly one of these must be there
 	needs  map[string]string   // fields that make sense only beside another, and that other
+	apart  map[string]string   // fields that make no sense beside another, and that other
 	tag    string              // the field that decides which others may be there
 	cases  map[string]tagCases // by the tag's value
 }
@@ -84,6 +85,9 @@ func (s objectShape) checkFields(v value, c *checker) (misspelled map[string]boo
 		f.of.check(val, "`"+f.name+"`", c)
 		if other, ok := s.needs[f.name]; ok && !v.has(other) {
 			c.node(key, CodeConflict, "`%s` needs `%s` beside it", f.name, other)
+		}
+		if other, ok := s.apart[f.name]; ok && v.has(other) {
+			c.node(key, CodeConflict, "%s cannot have both `%s` and `%s`", s.what, other, f.name)
 		}
 	}
 	return misspelled
@@ -155,6 +159,13 @@ func (s objectShape) schema() map[string]any {
 			dependent[name] = []string{other}
 		}
 		m["dependentRequired"] = dependent
+	}
+	if len(s.apart) > 0 {
+		var both []any
+		for _, name := range sortedKeys(s.apart) {
+			both = append(both, map[string]any{"required": []string{name, s.apart[name]}})
+		}
+		m["not"] = map[string]any{"anyOf": both}
 	}
 	if len(s.cases) > 0 {
 		m["allOf"] = s.caseSchemas()

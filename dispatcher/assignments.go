@@ -147,8 +147,8 @@ func (d *Dispatcher) assign(
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug,
 		DAG: job.DAG, Job: job.Name, Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion,
 		Config: job.Def.Config, Payload: c.Payload, Metadata: tasks.WithoutTrace(c.Metadata),
-		PartitionBy: job.Def.PartitionBy,
-		Roots:       d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
+		PartitionBy: job.Def.PartitionBy, SplitBy: job.Def.SplitBy,
+		Roots: d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
 	if c.Kind == tasks.KindCheck {
 		check, err := d.assignCheck(ctx, tx, &a, job, c)
 		return a, check, err
@@ -162,7 +162,7 @@ func (d *Dispatcher) assign(
 		}
 	}
 	a.Cursor = cursor
-	if len(c.Partitions) > 0 && cursor == nil {
+	if len(c.Partitions) > 0 && cursor == nil && !job.Def.Splits() {
 		if err := setPartition(&a, job, c.Partitions[0]); err != nil {
 			return a, nil, err
 		}

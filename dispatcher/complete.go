@@ -67,6 +67,7 @@ type Completing struct {
 
 	row   tasks.Row
 	last  []int64 // the newest revision of each written output, before this completion
+	split int64   // that of the marker, if its rows were split
 	state unpublished
 	notes []tasks.OutputNote
 

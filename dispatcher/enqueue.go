@@ -168,7 +168,7 @@ func isObject(text json.RawMessage) bool {
 
 // wrongPartition returns the reason why a task of the job cannot make a partition, or an empty string if it can.
 func wrongPartition(job *registry.Job, partition string) string {
-	by := job.Def.PartitionBy
+	by := job.Def.TasksBy()
 	if len(job.Outputs) == 0 || by.Kind == dag.ByCursor && partition == dag.WholeKey {
 		return ""
 	}

@@ -354,6 +354,9 @@ func (attempt *RemoteAttempt) checkPartitionEvent(e protocol.Event) (field strin
 	if e.Cursor != nil {
 		return "cursor", errors.New("the job's outputs are not partitioned by cursor")
 	}
+	if attempt.Job.Def.Splits() {
+		return "output", errors.New("the job splits its rows, and its completion says which partitions have changed")
+	}
 	key, err := attempt.partitionOf(protocol.CommittedOutput{Partition: e.Key})
 	if err != nil {
 		return "partition_key", err

@@ -43,6 +43,10 @@ func (attempt *RemoteAttempt) partitionOf(o protocol.CommittedOutput) (string, e
 			return "", fmt.Errorf("the rows of a segment give its positions: leave the partition out")
 		}
 		return "", nil
+	case attempt.Job.Def.Splits() && o.Partition != "" && o.Partition != dag.WholeKey:
+		return "", fmt.Errorf("the rows give their partitions: leave the partition out")
+	case attempt.Job.Def.Splits():
+		return dag.WholeKey, nil
 	case own != nil && o.Partition != "" && o.Partition != own.Key:
 		return "", fmt.Errorf("this task makes partition %q, not %q", own.Key, o.Partition)
 	case own != nil:
@@ -97,6 +101,10 @@ func (d *Dispatcher) sealings(
 		where := fmt.Sprintf("body.outputs[%d]", i)
 		s, ok := p.place(where, o)
 		if !ok {
+			continue
+		}
+		if onTheWay && attempt.Job.Def.Splits() {
+			p.wrong(where, "a job that splits its rows commits only with its end")
 			continue
 		}
 		if onTheWay && len(o.Files) == 0 {
@@ -265,7 +273,7 @@ func (d *Dispatcher) sealUploads(
 		if err != nil || one.Err != nil {
 			return one, err
 		}
-		out.Result, out.Written = one.Result, append(out.Written, one.Written...)
+		out.Result, out.Split, out.Written = one.Result, one.Split, append(out.Written, one.Written...)
 	}
 	return out, nil
 }
@@ -281,7 +289,8 @@ func (d *Dispatcher) sealPartition(
 	a.NoRows = noRows{d, attempt.Task, func(_ context.Context, output int) (bool, error) {
 		return !slices.ContainsFunc(list, func(s sealing) bool { return s.output == output }), nil
 	}}
-	if key != "" && a.Partition == nil {
+	a.Splits = splits{noRows{d: d, t: attempt.Task}}
+	if key != "" && a.Partition == nil && a.SplitBy == "" {
 		if err := setPartition(&a, attempt.Job, key); err != nil {
 			return operators.Outcome{}, err
 		}

@@ -34,7 +34,8 @@ type ownRouting struct {
 
 // mayRoute reports whether a completion that commits alone may route its own events.
 func (d *Dispatcher) mayRoute(x *Completing) bool {
-	return !d.Stepped && !x.leave && x.Check == nil && !x.Outcome.Unchanged && len(x.Outcome.Written) > 0
+	return !d.Stepped && !x.leave && x.Check == nil && !x.Outcome.Unchanged && len(x.Outcome.Written) > 0 &&
+		x.Outcome.Split == nil // whose events may be thousands
 }
 
 // routeAtOnce prepares the routing of a completion's events: it asks for the consumers of its outputs.

@@ -196,7 +196,7 @@ func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressN
 	}
 
 	a := t.Assignment
-	a.NoRows, a.Checks = d.noRowsOf(t), t.Job.Def.Checks
+	a.NoRows, a.Checks, a.Splits = d.noRowsOf(t), t.Job.Def.Checks, splits{d.noRowsOf(t)}
 	a.Deliveries = deliveries.Ledger{Pool: d.Pool, Org: t.Job.OrgID, DAG: t.Job.DAG, Job: t.Job.Def.Identity(),
 		Fence: t.Fence}
 	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}

@@ -54,6 +54,9 @@ func (c storageCarrier) Deliver(
 	if result.Unchanged {
 		return out, nil
 	}
+	if a.SplitBy != "" {
+		return c.split(ctx, a, dirs[0], result, scratch)
+	}
 	made := partitionOf(a)
 	if a.Cursor != nil {
 		var err error

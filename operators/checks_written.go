@@ -26,9 +26,13 @@ func (r *Runner) checkWritten(ctx context.Context, t *Task, out *Outcome, scratc
 		}
 
 		output := t.Outputs[slices.IndexFunc(t.Outputs, func(o AssignedOutput) bool { return o.Index == w.Output })]
-		if len(t.Outputs) == 1 {
+		switch {
+		case out.Split != nil:
+			t.Progress(checkingPercent, fmt.Sprintf("checking partition %s, %d of %d", w.Partition, i+1,
+				len(out.Written)))
+		case len(t.Outputs) == 1:
 			t.Progress(checkingPercent, "checking the output")
-		} else {
+		default:
 			t.Progress(checkingPercent, "checking output "+output.Name)
 		}
 		dir := filepath.Join(scratch, fmt.Sprintf("check%d", i))

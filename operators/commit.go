@@ -74,6 +74,10 @@ func (t *Task) Commit(ctx context.Context, c Commit) (Committed, error) {
 		return Committed{}, Permanent(fault.New(fault.Invalid, "tasks that run here commit only with their end"))
 	}
 
+	if t.SplitBy != "" {
+		return Committed{}, Permanent(fault.New(fault.Invalid, "a job that splits its rows commits only with its end"))
+	}
+
 	outputs, err := t.toCommit(c.Outputs)
 	if err != nil {
 		return Committed{}, err

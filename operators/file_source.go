@@ -62,6 +62,7 @@ func (o *fileSource) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
 		Name: "file_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
 		Folders:      true,
+		Splits:       true,
 		ConfigSchema: json.RawMessage(fileSourceSchema),
 		Shape:        declaredColumns,
 		Reading:      declaredReading,
@@ -117,12 +118,12 @@ func checkFileJob(job *dag.Job) *dag.ConfigError {
 	}
 	text, _ := job.Config["pattern"].(string)
 	if text == "" {
-		if job.PartitionBy.Kind != dag.Unpartitioned {
+		if job.TasksBy().Kind != dag.Unpartitioned {
 			return &dag.ConfigError{Key: "path", Message: fault.Text(errNoPartitions)}
 		}
 		return nil
 	}
-	if _, err := exampleOf(text).partition(job.PartitionBy); err != nil {
+	if _, err := exampleOf(text).partition(job.TasksBy()); err != nil {
 		return &dag.ConfigError{Key: "pattern", Message: err.Error()}
 	}
 	return nil
@@ -295,7 +296,7 @@ func (o *fileSource) names(ctx context.Context, t *Task, c fileSourceConfig, fol
 	if len(unit.Files) > 0 {
 		return unit.Files, nil
 	}
-	groups, _, err := folder.groups(ctx, c, t.PartitionBy)
+	groups, _, err := folder.groups(ctx, c, t.TasksBy())
 	if err != nil {
 		return nil, err
 	}

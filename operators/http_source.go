@@ -72,7 +72,7 @@ const defaultMaxBytes = 256 << 20
 
 func (o *httpSource) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
+		Name: "http_source", Version: "1.0.0", Source: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(httpSourceSchema),
 		Shape:        declaredColumns,
 		Reading:      declaredReading,

@@ -93,6 +93,7 @@ type Assignment struct {
 	Payload         json.RawMessage  `json:"payload,omitempty"`
 	Metadata        json.RawMessage  `json:"metadata,omitempty"` // of the task, an object; empty: it has none
 	PartitionBy     dag.Partitioning `json:"partition_by"`
+	SplitBy         string           `json:"split_by,omitempty"` // column by which its rows are split into partitions
 	Partition       *PartitionRange  `json:"partition,omitempty"`
 	Inputs          []AssignedInput  `json:"inputs"`
 	Outputs         []AssignedOutput `json:"outputs"`
@@ -110,6 +111,8 @@ type Assignment struct {
 	Deliveries Deliveries `json:"-"`
 	// NoRows decides about outputs without rows; nil: those without files stay as they are.
 	NoRows NoRows `json:"-"`
+	// Splits knows the partitions that rows are split into; required with SplitBy where outputs are sealed.
+	Splits Splits `json:"-"`
 	// Checks are the checks of the outputs, which the run makes over what it wrote; nil: others make them. A worker,
 	// which does not see what the server seals, gets none.
 	Checks []dag.Check `json:"-"`
@@ -243,12 +246,15 @@ type Written struct {
 	Standing []storage.Column `json:"-"`
 	// Outcomes of all checks of the output; nil: the run has made none
 	Checks []CheckOutcome `json:"checks,omitempty"`
+	// Of rows that were split: the hash of those of the partition, its source version
+	RowsHash string `json:"rows_hash,omitempty"`
 }
 
 // Outcome is what the Runner returns for one assignment: either Err or the other fields.
 type Outcome struct {
 	Result
 	Written   []Written
+	Split     *Split // of a run whose rows were split
 	Err       error
 	Retryable bool
 }

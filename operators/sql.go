@@ -45,7 +45,7 @@ func (o *sqlOperator) Spec() dag.OperatorSpec { return o.spec(o.statements) }
 // spec returns the spec whose functions look at statements for an org.
 func (o *sqlOperator) spec(s *statements) dag.OperatorSpec {
 	spec := dag.OperatorSpec{
-		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal,
+		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(sqlSchema),
 		Canonical:    s.canonical,
 		CheckJob:     s.checkJob,

@@ -23,7 +23,7 @@ func (s *statements) shape(job *dag.Job, inputs [][]dag.Column) (shape dag.Shape
 	q := engine.Shape{Queries: queries, Bind: make([]bool, len(queries)), Relations: known}
 	for i, query := range queries {
 		// Of a partition without times, start and end are NULL, whose type only a run knows.
-		timeless := job.PartitionBy.Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
+		timeless := job.TasksBy().Kind != dag.ByTime && strings.Contains(strings.ToLower(query), "getvariable")
 		q.Bind[i] = complete && !timeless && !s.ends(query)
 	}
 	for _, check := range job.Checks {

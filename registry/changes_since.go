@@ -22,15 +22,15 @@ func CurrentSnapshot(ctx context.Context, tx pgx.Tx) (s Snapshot, err error) {
 }
 
 // ChangedSince returns the partitions of generations of which a revision was written, or changed its state, in a
-// transaction that a snapshot did not see. It relies on idx_partition_versions_changed: a transaction before the oldest
-// that ran at the snapshot is one that it saw, so the index is read from there.
+// transaction that a snapshot did not see. The marker of a split is none. It relies on idx_partition_versions_changed:
+// a transaction before the oldest that ran at the snapshot is one that it saw, so the index is read from there.
 func ChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, generations []uuid.UUID) ([]Ref, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT w.version, p.partition_key
 		FROM unnest($1::uuid[]) AS w(version)
 		CROSS JOIN LATERAL (SELECT p.partition_key FROM partition_versions p
 			WHERE p.dataset_version = w.version AND p.changed_in >= pg_snapshot_xmin($2::pg_snapshot)
-			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) OFFSET 0) AS p`, generations, string(s))
+			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0) AS p`, generations, string(s))
 	if err != nil {
 		return nil, fmt.Errorf("partitions that have changed: %w", err)
 	}
@@ -44,7 +44,7 @@ func DatasetsChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, datasets [
 		WHERE g.dataset_uuid = ANY($1) AND EXISTS (
 			SELECT FROM partition_versions p
 			WHERE p.dataset_version = g.id AND p.changed_in >= pg_snapshot_xmin($2::pg_snapshot)
-			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) OFFSET 0)`, datasets, string(s))
+			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0)`, datasets, string(s))
 	if err != nil {
 		return nil, fmt.Errorf("datasets that have changed: %w", err)
 	}

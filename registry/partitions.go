@@ -270,6 +270,38 @@ func SourceVersions(
 	return versions, revisions, err
 }
 
+// NewestRevision is the newest revision of a partition, in any state.
+type NewestRevision struct {
+	Revision      int64
+	State         string
+	SourceVersion string
+}
+
+// NewestRevisions returns the newest revision of each partition of a generation, without the markers of splits.
+func NewestRevisions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[string]NewestRevision, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT ON (partition_key) partition_key, revision, state, coalesce(source_version, '')
+		FROM partition_versions WHERE dataset_version = $1 AND state <> 'Split'
+		ORDER BY partition_key, revision DESC`, generation)
+	if err != nil {
+		return nil, fmt.Errorf("newest revisions: %w", err)
+	}
+
+	found := map[string]NewestRevision{}
+	var (
+		key string
+		n   NewestRevision
+	)
+	_, err = pgx.ForEachRow(rows, []any{&key, &n.Revision, &n.State, &n.SourceVersion}, func() error {
+		found[key] = n
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("newest revisions: %w", err)
+	}
+	return found, nil
+}
+
 // Content is what a revision consists of.
 type Content struct {
 	storage.Partition

@@ -68,7 +68,7 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 		JOIN dataset_versions v ON v.id = g.version
 		JOIN datasets d ON d.org_id = $1 AND d.id = v.dataset_uuid
 		WHERE EXISTS (SELECT FROM partition_versions r
-		    WHERE r.dataset_version = g.version AND r.partition_key = g.key AND r.state <> 'Purged')
+		    WHERE r.dataset_version = g.version AND r.partition_key = g.key AND r.state NOT IN ('Purged', 'Split'))
 		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, s.From, s.To, s.Downstream)
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)

@@ -21,6 +21,7 @@ type OperatorView struct {
 	Source       bool            `json:"source"`
 	Reactive     bool            `json:"reactive"`
 	Replayable   bool            `json:"replayable"`
+	Splits       bool            `json:"splits" doc:"The rows of a task may be split into partitions by a column"`
 	Effect       string          `json:"effect" enum:"internal,external"`
 	Runtimes     []string        `json:"runtimes,omitempty" doc:"It may run on these only"`
 	ConfigSchema json.RawMessage `json:"config_schema,omitempty" doc:"JSON Schema of its config"`
@@ -34,7 +35,8 @@ func NewOperatorCatalog(c dag.Catalog) OperatorCatalog {
 		s := c.Operators[name]
 		view.Operators = append(view.Operators, OperatorView{
 			Name: s.Name, Version: s.Version, Source: s.Source, Reactive: s.Reactive, Replayable: s.Replayable,
-			Effect: string(s.Effect), Runtimes: s.Runtimes, ConfigSchema: s.ConfigSchema, Operational: s.Operational,
+			Splits: s.Splits, Effect: string(s.Effect), Runtimes: s.Runtimes, ConfigSchema: s.ConfigSchema,
+			Operational: s.Operational,
 		})
 	}
 	return view
@@ -46,7 +48,7 @@ func (c OperatorCatalog) Catalog() dag.Catalog {
 	for _, v := range c.Operators {
 		catalog.Operators[v.Name] = dag.OperatorSpec{
 			Name: v.Name, Version: v.Version, Source: v.Source, Reactive: v.Reactive, Replayable: v.Replayable,
-			Effect: dag.Effect(v.Effect), Runtimes: v.Runtimes, ConfigSchema: v.ConfigSchema,
+			Splits: v.Splits, Effect: dag.Effect(v.Effect), Runtimes: v.Runtimes, ConfigSchema: v.ConfigSchema,
 			Operational: v.Operational,
 		}
 	}

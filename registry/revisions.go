@@ -28,6 +28,7 @@ type NewRevision struct {
 	TaskID        uuid.UUID
 	Attempt       int
 	Held          bool // error checks decide before anyone sees it
+	Split         bool // the marker of a split, which nobody reads: it has no content
 	PartitionBy   dag.Partitioning
 	Pins          []Pin
 	Now           time.Time
@@ -45,7 +46,7 @@ func Commit(b *pg.Batch, revisions []NewRevision) error {
 	var replaced []Ref
 	var shown []NewRevision
 	for _, n := range revisions {
-		if n.Held {
+		if n.Held || n.Split {
 			continue
 		}
 		shown = append(shown, n)
@@ -59,6 +60,7 @@ func Commit(b *pg.Batch, revisions []NewRevision) error {
 		return err
 	}
 	insertPins(b, revisions)
+	dropSplits(b, revisions)
 	return keepSchema(b, shown)
 }
 
@@ -74,8 +76,11 @@ func insertRevisions(b *pg.Batch, revisions []NewRevision) error {
 			return err
 		}
 		state := "Published"
-		if n.Held {
+		switch {
+		case n.Held:
 			state = "Held"
+		case n.Split:
+			state = "Split"
 		}
 		start, end, err := n.bounds()
 		if err != nil {
@@ -132,6 +137,18 @@ func endPublished(b *pg.Batch, refs []Ref) {
 		UPDATE partition_versions p SET state = 'Replaced', ended_at = now()
 		FROM unnest($1::uuid[], $2::text[]) AS w(version, key)
 		WHERE p.dataset_version = w.version AND p.partition_key = w.key AND p.state = 'Published'`, versions, keys)
+}
+
+// dropSplits deletes the markers of splits that newer ones follow.
+func dropSplits(b *pg.Batch, revisions []NewRevision) {
+	for _, n := range revisions {
+		if n.Split && n.Revision > 1 {
+			b.Exec(fmt.Sprintf("drop the markers before that of %s", n.Version), `
+				DELETE FROM partition_versions
+				WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Split' AND revision < $3`,
+				n.Version, n.Key, n.Revision)
+		}
+	}
 }
 
 func insertPins(b *pg.Batch, revisions []NewRevision) {

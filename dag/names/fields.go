@@ -31,6 +31,9 @@ func (f *finder) look(i int) {
 		if job.PartitionBy.Kind == dag.ByCursor {
 			f.stored(i, outputs[0], job.PartitionBy.Column, "partition_by", "cursor")
 		}
+		if job.Splits() {
+			f.split(i, job, outputs[0])
+		}
 	}
 	for o, columns := range outputs {
 		if o >= len(job.Storage) || columns == nil {
@@ -137,6 +140,24 @@ func (f *finder) stored(i int, columns []dag.Column, column string, path ...stri
 	if column != "" && !slices.ContainsFunc(columns, same) {
 		f.report(dag.NameFault{Job: i, Path: path, Unknown: column, Known: namesOf(columns),
 			Message: fmt.Sprintf("`%s`: the output has no column %q", path[0], column)})
+	}
+}
+
+// split looks at the column by which a job splits its rows. Its name is compared exactly where it is known so.
+func (f *finder) split(i int, job *dag.Job, columns []dag.Column) {
+	path := []string{"partition_by", "column"}
+	column, there := find(columns, job.SplitBy)
+	if !there {
+		f.report(dag.NameFault{Job: i, Path: path, Unknown: job.SplitBy, Known: namesOf(columns),
+			Message: fmt.Sprintf("`partition_by`: the output has no column %q", job.SplitBy)})
+		return
+	}
+	if column.Type == "" {
+		return
+	}
+	if mismatch := job.PartitionBy.SplitMismatch(column.Type); mismatch != "" {
+		f.report(dag.NameFault{Job: i, Path: path, Message: fmt.Sprintf("`partition_by`: column %q is %s: %s",
+			job.SplitBy, column.Type, mismatch)})
 	}
 }
 

@@ -95,7 +95,7 @@ func (f *finder) job(i int, job *dag.Job) error {
 		return err
 	}
 
-	asked := Job{Inputs: inputs, Timeless: job.PartitionBy.Kind != dag.ByTime}
+	asked := Job{Inputs: inputs, Timeless: job.TasksBy().Kind != dag.ByTime}
 	open := func(in Input) bool { return in.Columns == nil && in.Earlier == 0 }
 	switch {
 	case len(queries) == 0:

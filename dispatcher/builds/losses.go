@@ -119,14 +119,15 @@ func skippedKeys(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[tasks
 
 // withoutTargets removes the partitions that unfinished targets are going to publish.
 func withoutTargets(lost []registry.Removal, unfinished []stale.Finding) []registry.Removal {
-	coming := map[registry.Ref]bool{}
+	coming, split := map[registry.Ref]bool{}, map[uuid.UUID]bool{}
 	for _, f := range unfinished {
 		for _, o := range f.Job.Outputs {
 			coming[registry.Ref{Version: o.Generation.Version, Key: f.Key}] = true
+			split[o.Generation.Version] = f.Job.Def.Splits()
 		}
 	}
 	return registry.KeepRemovals(lost, func(generation uuid.UUID, key string) bool {
-		return !coming[registry.Ref{Version: generation, Key: key}]
+		return !coming[registry.Ref{Version: generation, Key: key}] && !split[generation]
 	})
 }
 

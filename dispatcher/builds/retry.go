@@ -147,7 +147,7 @@ func reachedFrom(from map[tasks.Slot]bool, jobs []*registry.Job) map[tasks.Slot]
 		at := next[len(next)-1]
 		next = next[:len(next)-1]
 		for _, c := range consumers[at.Origin] {
-			keys, err := c.in.Def.Map.OutputKeys(byOrigin[at.Origin].Def.PartitionBy, c.job.Def.PartitionBy, at.Key)
+			keys, err := c.in.Def.Map.OutputKeys(byOrigin[at.Origin].Def.PartitionBy, c.job.Def.TasksBy(), at.Key)
 			if err != nil {
 				continue // no partition of the job is made from it
 			}

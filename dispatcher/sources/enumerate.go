@@ -40,7 +40,7 @@ func (src *Sources) Units(
 func (src *Sources) list(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, e operators.Enumeration,
 ) (found operators.Listing, err error) {
-	e.Config, e.PartitionBy, e.Roots = job.Def.Config, job.Def.PartitionBy, src.roots(job.OrgSlug, job.DAG)
+	e.Config, e.PartitionBy, e.Roots = job.Def.Config, job.Def.TasksBy(), src.roots(job.OrgSlug, job.DAG)
 	if names := job.Def.Secrets; len(names) > 0 {
 		if e.Secrets, err = src.vault.Reveal(ctx, job.OrgID, job.SecretUser(), names); err != nil {
 			return found, fmt.Errorf("enumerate: %w", err)

@@ -166,7 +166,7 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 // schedule, the last window that was complete then. The instant is its dedupe key, so that it is made once.
 func firedTask(job *registry.Job, at time.Time) tasks.Request {
 	key := dag.WholeKey
-	if job.Def.PartitionBy.Kind == dag.ByTime {
+	if job.Def.TasksBy().Kind == dag.ByTime {
 		if job.Def.Source.Kind == "cron" {
 			key = job.Def.PartitionBy.LastComplete(at)
 		} else {

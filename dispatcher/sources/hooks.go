@@ -227,7 +227,7 @@ func (src *Sources) enqueueDelivery(
 	w := tasks.Request{Job: job, Kind: tasks.KindSource, Payload: payload}
 	if len(job.Outputs) > 0 {
 		w.Partition = dag.WholeKey
-		if job.Def.PartitionBy.Kind == dag.ByTime {
+		if job.Def.TasksBy().Kind == dag.ByTime {
 			w.Partition = job.Def.PartitionBy.KeyAt(now)
 		}
 	}

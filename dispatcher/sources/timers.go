@@ -101,7 +101,7 @@ func (src *Sources) EnqueueTimer(ctx context.Context, tx pgx.Tx, t TimerTask, no
 	}
 	if len(job.Outputs) > 0 {
 		w.Partition = dag.WholeKey
-		if job.Def.PartitionBy.Kind == dag.ByTime {
+		if job.Def.TasksBy().Kind == dag.ByTime {
 			w.Partition = job.Def.PartitionBy.KeyAt(t.At)
 		}
 	}

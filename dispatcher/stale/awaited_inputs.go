@@ -78,7 +78,7 @@ func MayAwait(in dag.Input) bool { return in.Map.Kind == dag.MapLatest && !in.Re
 
 // Few reports whether a job has at most some output partitions, as far as its inputs say without counting them all.
 func (e *Examiner) Few(ctx context.Context, tx pgx.Tx, job *registry.Job, most int) (few bool, err error) {
-	if job.Def.PartitionBy.Kind == dag.Unpartitioned {
+	if job.Def.TasksBy().Kind == dag.Unpartitioned {
 		return true, nil
 	}
 	generations, err := e.triggering(ctx, tx, job)

@@ -110,7 +110,7 @@ func wantedOf(t Target, n int, reads registry.InputGeneration) InputFacts {
 		return f
 	}
 
-	wanted, all, err := in.Def.Map.InputKeys(reads.PartitionBy, t.Job.Def.PartitionBy, t.Key)
+	wanted, all, err := in.Def.Map.InputKeys(reads.PartitionBy, t.Job.Def.TasksBy(), t.Key)
 	if err == nil {
 		f.Slice, err = sliceOf(t, f)
 	}
@@ -354,7 +354,7 @@ func (e *Examiner) AllTargets(ctx context.Context, tx pgx.Tx, jobs ...*registry.
 	reactive := slices.DeleteFunc(slices.Clone(jobs), func(j *registry.Job) bool {
 		return j.Def.Activation != dag.ActivationReactive
 	})
-	whole := func(j *registry.Job) bool { return j.Def.PartitionBy.Kind == dag.Unpartitioned }
+	whole := func(j *registry.Job) bool { return j.Def.TasksBy().Kind == dag.Unpartitioned }
 	parted := slices.DeleteFunc(slices.Clone(reactive), whole)
 	inputs, err := e.registry.InputGenerations(ctx, tx, parted...)
 	if err != nil {

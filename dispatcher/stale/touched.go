@@ -75,7 +75,11 @@ func touchedOf(
 	}
 
 	for _, o := range job.Outputs {
-		keys = append(keys, changed[o.Generation.Version]...)
+		if news := changed[o.Generation.Version]; job.Def.Splits() && len(news) > 0 {
+			keys = append(keys, dag.WholeKey)
+		} else {
+			keys = append(keys, news...)
+		}
 	}
 	return keys, false
 }

@@ -30,7 +30,7 @@ func OutputKeys(
 	if unmapped = Unmapped(job, in, by); unmapped != "" {
 		return nil, unmapped
 	}
-	fed, err := in.Def.Map.OutputKeys(by, job.Def.PartitionBy, key)
+	fed, err := in.Def.Map.OutputKeys(by, job.Def.TasksBy(), key)
 	if err != nil {
 		return nil, unmappable(job, in, key, err)
 	}

@@ -181,7 +181,7 @@ func (vs *Views) addDefinition(
 // definitionOf returns a job's definition for people.
 func definitionOf(d dag.Job) *JobDefinition {
 	out := &JobDefinition{
-		OperatorVersion: d.OperatorVersion, CodeVersion: d.CodeVersion, PartitionBy: d.PartitionBy.String(),
+		OperatorVersion: d.OperatorVersion, CodeVersion: d.CodeVersion, PartitionBy: d.Partitions(),
 		Trigger: string(d.Trigger), ExecutionStrategy: string(d.ExecutionStrategy),
 		UpdateStrategy: string(d.UpdateStrategy), Effect: string(d.Effect), PayloadSchema: d.PayloadSchema,
 		Config: d.Config, Secrets: d.Secrets,

@@ -290,7 +290,7 @@ func (vs *Views) partitionsBetween(
 	for _, m := range all {
 		by := dag.Partitioning{}
 		if job := jobs[m.Origin]; job != nil {
-			by = job.Def.PartitionBy
+			by = job.Def.TasksBy()
 		}
 		if Between(by, from, to, m.Key) {
 			keys = append(keys, m.Key)

@@ -32,7 +32,11 @@ func (e *explainer) partition(ctx context.Context, job *registry.Job, key string
 		return nil, err
 	}
 
-	open, _, err := e.openOf(ctx, []uuid.UUID{job.Origin}, &key, 2) // one queued, one running
+	slot := key
+	if job.Def.Splits() { // one task makes all partitions
+		slot = dag.WholeKey
+	}
+	open, _, err := e.openOf(ctx, []uuid.UUID{job.Origin}, &slot, 2) // one queued, one running
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +49,7 @@ func (e *explainer) partition(ctx context.Context, job *registry.Job, key string
 	var more []Reason
 	switch {
 	case job.Def.Activation == dag.ActivationReactive:
-		more, err = e.target(ctx, stale.Target{Job: job, Key: key}, len(reasons) > 0)
+		more, err = e.target(ctx, stale.Target{Job: job, Key: slot}, len(reasons) > 0)
 	case len(reasons) == 0:
 		more, err = e.notBrought(ctx, job, key)
 	}

@@ -89,6 +89,8 @@ var verbs = map[string]verb{
 	engine.Empty{}.Verb():     answering((*host).empty),
 	engine.Positions{}.Verb(): answering((*host).positions),
 	engine.Merge{}.Verb():     answering((*host).merge),
+	engine.Parts{}.Verb():     answering((*host).parts),
+	engine.Cut{}.Verb():       answering((*host).cut),
 	engine.Text{}.Verb():      answering((*host).text),
 	engine.Fit{}.Verb():       answering((*host).fit),
 	engine.Check{}.Verb():     answering((*host).check),

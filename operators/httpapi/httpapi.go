@@ -40,7 +40,7 @@ func New(o operators.Options) (operators.Operator, error) {
 // Spec implements operators.Operator.
 func (o *operator) Spec() dag.OperatorSpec {
 	spec := operators.ReadsJSONRows(dag.OperatorSpec{
-		Name: "http_api", Version: "1.0.0", Source: true, Effect: dag.EffectInternal,
+		Name: "http_api", Version: "1.0.0", Source: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(schema),
 		Operational:  []string{"max_pages", "max_bytes", "max_rows", "requests_per_second"},
 		SecretTo:     secretTo,
@@ -60,7 +60,7 @@ func (o *operator) Spec() dag.OperatorSpec {
 			return err
 		}
 		c, err := parse(job.Config)
-		if err == nil && c.usesRange() && job.PartitionBy.Kind != dag.ByTime {
+		if err == nil && c.usesRange() && job.TasksBy().Kind != dag.ByTime {
 			return &dag.ConfigError{Key: "url", Message: "{start} and {end} are of partitions of time: " +
 				"set `partition_by: { time: day }`, or another unit"}
 		}

@@ -71,7 +71,7 @@ func New(o operators.Options, kind Database) (operators.Operator, error) {
 
 func (o *operator) Spec() dag.OperatorSpec {
 	return dag.OperatorSpec{
-		Name: o.Operator, Version: o.Version, Source: true, Effect: dag.EffectInternal,
+		Name: o.Operator, Version: o.Version, Source: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(schema(o.Address)),
 		Operational:  append([]string{"max_bytes"}, remotedb.Operational...),
 		CheckJob:     o.checkJob,
@@ -99,7 +99,7 @@ func (o *operator) checkJob(job *dag.Job) *dag.ConfigError {
 
 	ranged := slices.Contains(a.Statement.Uses, "start") || slices.Contains(a.Statement.Uses, "end")
 	switch {
-	case ranged && job.PartitionBy.Kind != dag.ByTime:
+	case ranged && job.TasksBy().Kind != dag.ByTime:
 		return &dag.ConfigError{Key: "query", Message: "{start} and {end} need partitions of time: `partition_by: { " +
 			"time: day }`"}
 	case job.PartitionBy.Kind == dag.ByCursor || job.PartitionBy.Kind == dag.ByRange:

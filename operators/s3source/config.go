@@ -75,10 +75,10 @@ func checkJob(job *dag.Job) *dag.ConfigError {
 	if configFault != nil {
 		return configFault
 	}
-	if err := c.names.Partitions(job.PartitionBy); err != nil {
+	if err := c.names.Partitions(job.TasksBy()); err != nil {
 		return &dag.ConfigError{Key: "pattern", Message: err.Error()}
 	}
-	if c.AscendingKeys && !c.names.Together(job.PartitionBy) {
+	if c.AscendingKeys && !c.names.Together(job.TasksBy()) {
 		return &dag.ConfigError{Key: "ascending_keys", Message: "the objects of a partition have to follow each " +
 			"other in the order of keys: partition by time or by key, and let the pattern begin with what makes the " +
 			"partition, as \"{date}/*.csv\" does"}

@@ -35,7 +35,7 @@ func New(o operators.Options) (operators.Operator, error) {
 // Spec implements operators.Operator.
 func (*operator) Spec() dag.OperatorSpec {
 	spec := operators.ReadsFiles(dag.OperatorSpec{
-		Name: "s3_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal,
+		Name: "s3_source", Version: "1.0.0", Source: true, Replayable: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(configSchema),
 		Operational: []string{"access_key_id", "secret_access_key", "path_style", "ascending_keys",
 			"list_all_every", "max_bytes"},
@@ -119,7 +119,7 @@ func objectsOf(ctx context.Context, t *operators.Task, b *objects) ([]string, er
 		return u.Objects, b.own(u.Objects)
 	}
 
-	groups, _, err := b.groups(ctx, t.PartitionBy, "")
+	groups, _, err := b.groups(ctx, t.TasksBy(), "")
 	if err != nil {
 		return nil, err
 	}

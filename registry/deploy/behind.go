@@ -26,11 +26,11 @@ type behind struct {
 	purged      map[uuid.UUID]map[string]bool // partitions of generations that were purged and not made again
 }
 
-// wants reports whether a partition of a job's outputs has to be computed. For a source, that is only if the partition
-// does not exist: whether the source has something newer is known only after reading it.
+// wants reports whether a partition of a job's outputs has to be computed. For a source, and for a job that splits its
+// rows, that is only if the partition does not exist: whether there is something newer is known only after reading it.
 func (b *behind) wants(job *dag.Job, key string) bool {
 	ref := registry.Ref{Version: b.generations[outputRef{job.Name, 0}], Key: key}
-	if job.Source != nil {
+	if job.Source != nil || job.Splits() {
 		_, there := b.published[ref.Version][key]
 		return !there
 	}
@@ -55,7 +55,7 @@ func (b *behind) differs(job *dag.Job, ref registry.Ref) bool {
 			continue
 		}
 		upcoming, by := b.input(in)
-		keys, all, err := in.Map.InputKeys(by, job.PartitionBy, ref.Key)
+		keys, all, err := in.Map.InputKeys(by, job.TasksBy(), ref.Key)
 		if err != nil {
 			return true // the build will report it
 		}

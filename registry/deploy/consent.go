@@ -46,7 +46,7 @@ func (b *behind) removed(
 // whyNot returns why a job will not make a partition: the first of its inputs that lacks something.
 func (b *behind) whyNot(job *dag.Job, key string) string {
 	for _, in := range job.Inputs {
-		if ok, err := b.enough(in, job.PartitionBy, key); err == nil && !ok {
+		if ok, err := b.enough(in, job.TasksBy(), key); err == nil && !ok {
 			return fmt.Sprintf("input %q has nothing for it", in.As)
 		}
 	}

@@ -130,7 +130,7 @@ func (d *deploy) follow(
 			return false
 		}
 		for _, key := range c.Moved {
-			keys, err := in.Map.OutputKeys(job.PartitionBy, reader.Def.PartitionBy, key)
+			keys, err := in.Map.OutputKeys(job.PartitionBy, reader.Def.TasksBy(), key)
 			if err != nil {
 				return false // a finding says that the mapping does not fit
 			}

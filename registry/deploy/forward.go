@@ -117,8 +117,8 @@ func (d *deploy) continueLive(ctx context.Context, tx pgx.Tx, live []planned) er
 			continue
 		}
 		rebuilt = append(rebuilt, job.Name)
-		if job.PartitionBy.Kind == dag.Unpartitioned {
-			continue // one partition, computed as a whole
+		if job.TasksBy().Kind == dag.Unpartitioned {
+			continue // computed as a whole
 		}
 		partitioned = true
 		if err := continuable(job, outputs, known); err != nil {

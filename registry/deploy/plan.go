@@ -198,7 +198,10 @@ func (f *forecast) of(name string) partitions {
 	}
 
 	p, reads := f.sources[name]
-	if !reads {
+	switch {
+	case job.Splits(): // its rows say which partitions there are, once it has run
+		p = partitions{unknown: len(f.kept[name]) == 0}
+	case !reads:
 		p = f.reactive(job)
 	}
 	p.keys = slices.DeleteFunc(union(p.keys, f.kept[name]), func(key string) bool { return f.gone[name][key] })

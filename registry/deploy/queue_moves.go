@@ -38,9 +38,9 @@ func (m QueueMove) Partition(key string) (string, bool) {
 		return "", false
 	case len(m.Next.Outputs) == 0:
 		return "", true
-	case m.Next.PartitionBy.Valid(key) == nil:
+	case m.Next.TasksBy().Valid(key) == nil:
 		return key, true
-	case m.Next.PartitionBy.Valid(dag.WholeKey) == nil:
+	case m.Next.TasksBy().Valid(dag.WholeKey) == nil:
 		return dag.WholeKey, true
 	}
 	return "", false

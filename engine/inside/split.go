@@ -1,0 +1,181 @@
+package inside
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/engine"
+	"github.com/dagctl/dagctl/internal/duck"
+	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/sqltext"
+)
+
+// division splits the rows of files by the dates of a column.
+type division struct {
+	by      dag.Partitioning
+	columns []duck.Column // of the files
+	column  duck.Column   // that the rows are split by
+	from    string        // the rows
+}
+
+func (h *host) division(ctx context.Context, files []string, column string, by dag.Partitioning) (division, error) {
+	d := division{by: by, from: duck.ReadParquet(files)}
+	var err error
+	if d.columns, err = h.describe(ctx, duck.Relation{Files: files}); err != nil {
+		return d, err
+	}
+	at := slices.IndexFunc(d.columns, func(c duck.Column) bool { return c.Name == column })
+	if at < 0 {
+		at = slices.IndexFunc(d.columns, func(c duck.Column) bool { return sqltext.Same(c.Name, column) })
+	}
+	if at >= 0 {
+		d.column = d.columns[at]
+	}
+	return d, nil
+}
+
+// value is the column as a statement names it.
+func (d division) value() string { return sqltext.Quote(d.column.Name) }
+
+// key is the key of a row's partition: what clocks in the zone show at its time. It is NULL without a finite time. A
+// DATE and a TIMESTAMP are what the clocks show.
+func (d division) key() string {
+	clock := d.value() + "::TIMESTAMP"
+	if d.column.Type == "TIMESTAMP WITH TIME ZONE" {
+		clock = fmt.Sprintf("timezone(%s, %s)", sqltext.Literal(d.by.Timezone), d.value())
+	}
+	format := map[dag.TimeUnit]string{dag.Hour: "%Y-%m-%dT%H", dag.Day: "%Y-%m-%d", dag.Week: "%G-W%V",
+		dag.Month: "%Y-%m"}[d.by.Unit]
+	return fmt.Sprintf("CASE WHEN isfinite(%s) THEN strftime(%s, '%s') END", d.value(), clock, format)
+}
+
+// free returns a name that no column has.
+func (d division) free(name string) string {
+	for slices.ContainsFunc(d.columns, func(c duck.Column) bool { return sqltext.Same(c.Name, name) }) {
+		name += "_"
+	}
+	return sqltext.Quote(name)
+}
+
+// parts counts and hashes the rows of each partition. The hash is that of the columns and of the rows in any order: of
+// two sums over hashes of rows, the one takes what the other lets pass.
+func (h *host) parts(ctx context.Context, p engine.Parts) (parted engine.Parted, err error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return parted, err
+	}
+	d, err := h.division(ctx, p.Files, p.Column, p.By)
+	switch {
+	case err != nil:
+		return parted, err
+	case d.column.Name == "":
+		return engine.Parted{Missing: true}, nil
+	case p.By.SplitMismatch(d.column.Type) != "":
+		return engine.Parted{Type: d.column.Type}, nil
+	}
+
+	row := d.free("row")
+	rows, err := session.Query(ctx, fmt.Sprintf(`
+		SELECT coalesce(k, ''), count(*), sum(h)::VARCHAR, sum(hash(h, 1))::VARCHAR,
+			count(*) FILTER (v IS NULL), epoch_us(min(v)), epoch_us(max(v))
+		FROM (SELECT %s AS k, hash(%s) AS h, %s::%s AS v FROM %s AS %[2]s) GROUP BY k ORDER BY 1`,
+		d.key(), row, d.value(), d.instant(), d.from))
+	if err != nil {
+		return parted, err
+	}
+	defer rows.Close()
+
+	var (
+		part        engine.Part
+		first, more string
+		nulls       int64
+		low, high   *int64
+	)
+	for rows.Next() {
+		if err := rows.Scan(&part.Key, &part.Rows, &first, &more, &nulls, &low, &high); err != nil {
+			return parted, err
+		}
+		parted.Rows += part.Rows
+		if part.Key == "" {
+			parted.Nulls, parted.Infinite = nulls, part.Rows-nulls
+			continue
+		}
+		if parted.Outside == "" && !d.holds(part.Key, low, high) {
+			parted.Outside = part.Key
+		}
+		part.Hash = fmt.Sprintf("rows:%d:%s:%s", part.Rows, first, more)
+		parted.Parts = append(parted.Parts, part)
+	}
+	if err := rows.Err(); err != nil {
+		return parted, duck.WithoutValues(err)
+	}
+
+	if len(parted.Parts) > p.Most {
+		parted.Count = len(parted.Parts)
+	}
+	if parted.Nulls+parted.Infinite > 0 || parted.Outside != "" || parted.Count > 0 {
+		parted.Parts = nil
+	}
+	return parted, nil
+}
+
+// instant is the type of the column whose values are counted in microseconds.
+func (d division) instant() string {
+	if d.column.Type == "TIMESTAMP WITH TIME ZONE" {
+		return "TIMESTAMPTZ"
+	}
+	return "TIMESTAMP"
+}
+
+// holds reports whether there is a partition of a key, and whether it holds the instants from low to high. Where clocks
+// were set back over the end of a partition, they show it once more, in what is the next one already.
+func (d division) holds(key string, low, high *int64) bool {
+	if d.by.Valid(key) != nil {
+		return false
+	}
+	if d.instant() != "TIMESTAMPTZ" || low == nil || high == nil {
+		return true
+	}
+	return d.by.KeyAt(time.UnixMicro(*low)) == key && d.by.KeyAt(time.UnixMicro(*high)) == key
+}
+
+// cut writes the rows of some partitions to a file each. It sorts them first, so that each file is written from the few
+// blocks that have its rows.
+func (h *host) cut(ctx context.Context, c engine.Cut) (none, error) {
+	session, err := h.any(ctx)
+	if err != nil {
+		return none{}, err
+	}
+	d, err := h.division(ctx, c.Files, c.Column, c.By)
+	if err != nil {
+		return none{}, err
+	}
+	if d.column.Name == "" || len(c.Keys) != len(c.Targets) {
+		return none{}, fault.New(fault.Internal, "rows of %d partitions cannot be cut by column %q into %d files",
+			len(c.Keys), c.Column, len(c.Targets))
+	}
+
+	key, number := d.free("key"), d.free("number")
+	if _, err := session.CopyToParquet(ctx, fmt.Sprintf(`
+		SELECT * FROM (SELECT *, %s AS %s, row_number() OVER () AS %s FROM %s)
+		WHERE %[2]s IN (SELECT unnest(%[5]s)) ORDER BY %[2]s, %[3]s`,
+		d.key(), key, number, d.from, sqltext.Literals(c.Keys)), c.Sorted); err != nil {
+		return none{}, err
+	}
+
+	names := make([]string, len(d.columns))
+	for i, column := range d.columns {
+		names[i] = sqltext.Quote(column.Name)
+	}
+	for i, target := range c.Targets {
+		if _, err := session.CopyColumns(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", strings.Join(names, ", "),
+			duck.ReadParquet([]string{c.Sorted}), key, sqltext.Literal(c.Keys[i])), d.columns, target); err != nil {
+			return none{}, err
+		}
+	}
+	return none{}, nil
+}
