@@ -183,13 +183,14 @@ func TestAWorkerThatIsKilledWithGatheredEndsLosesNone(t *testing.T) {
 	victim.Env = append(os.Environ(), "WORKER_URL="+w.URL, "WORKER_TOKEN="+w.Token)
 
 	var once sync.Once
-	killed := make(chan struct{})
+	started, killed := make(chan struct{}), make(chan struct{})
 	w.Break(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != completeMany {
 			return false
 		}
 		dies := false
 		once.Do(func() {
+			<-started
 			_ = victim.Process.Kill()
 			_ = victim.Wait()
 			close(killed)
@@ -203,6 +204,7 @@ func TestAWorkerThatIsKilledWithGatheredEndsLosesNone(t *testing.T) {
 
 	ids := w.actAll(t)
 	require.NoError(t, victim.Start())
+	close(started)
 	<-killed
 	w.begin(t, func(context.Context, *worker.Task, map[string]any) (any, error) { return nil, nil }, ofACrowd)
 	again := 0
