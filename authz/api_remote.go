@@ -2,13 +2,18 @@ package authz
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
+	"runtime/debug"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -40,6 +45,100 @@ func HandleWorkerRaw(api *API, op huma.Operation, maxBody int64,
 func HandleTaskRaw(api *API, op huma.Operation, maxBody int64,
 	fn func(w http.ResponseWriter, r *http.Request, c Capability) error) {
 	handleRemoteRaw(api, ByTask, op, maxBody, api.admitTask, fn)
+}
+
+// Answered is the answer to one of many calls of attempts: that which the call would have had by itself.
+type Answered[O any] struct {
+	Status  int           `json:"status" doc:"HTTP status of the call"`
+	Answer  *O            `json:"answer,omitempty" doc:"Of a call that succeeded"`
+	Problem *rest.Problem `json:"problem,omitempty" doc:"Of a call that was refused"`
+}
+
+type manyAnswers[O any] struct {
+	Answers []Answered[O] `json:"answers" nullable:"false" doc:"One for each call, in their order"`
+}
+
+// HandleTasks adds an operation by which a worker makes calls of many attempts at once, with the rule ByWorker. Each
+// call has the capability token of its attempt, which alone decides what it may do: it is admitted and read as by
+// itself, and no other suffers if it is refused. fn makes one call, with many at the same time; the calls of one task
+// are made one after the other, in their order.
+func HandleTasks[I, O any](
+	api *API, op huma.Operation, fn func(ctx context.Context, c Capability, in I) (O, error),
+) {
+	type input struct{ Body json.RawMessage }
+	type output struct{ Body manyAnswers[O] }
+
+	calls, call := rest.NewPart[protocol.Many[json.RawMessage]](), rest.NewPart[I]()
+	op.SkipValidateBody = true // Read checks the parts
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: api.Schema(reflect.TypeFor[protocol.Many[I]]())}}}
+
+	HandleWorker(api, op, func(ctx context.Context, _ Worker, in *input) (*output, error) {
+		many, err := calls.Read(ctx, in.Body)
+		if err != nil {
+			return nil, err
+		}
+
+		out := make([]Answered[O], len(many.Calls))
+		answer := func(i int, made *O, err error) {
+			if out[i] = (Answered[O]{Status: http.StatusOK, Answer: made}); err != nil {
+				problem := api.rest.ProblemIn(ctx, err)
+				out[i] = Answered[O]{Status: problem.Status, Problem: problem}
+			}
+		}
+
+		ofTask, admitted := map[uuid.UUID][]int{}, make([]Capability, len(many.Calls))
+		for i, one := range many.Calls {
+			if admitted[i], err = api.admitAttempt(one.CapabilityToken); err != nil {
+				answer(i, nil, err)
+				continue
+			}
+			task := admitted[i].TaskID
+			ofTask[task] = append(ofTask[task], i)
+		}
+
+		var tasks sync.WaitGroup
+		for _, calls := range ofTask {
+			tasks.Go(func() {
+				for _, i := range calls {
+					made, err := callOf(ctx, admitted[i], call, many.Calls[i].Body, fn)
+					answer(i, made, err)
+				}
+			})
+		}
+		tasks.Wait()
+		return &output{manyAnswers[O]{out}}, nil
+	})
+}
+
+// callOf makes one of many calls. A panic is its error: there is nobody else to catch it.
+func callOf[I, O any](
+	ctx context.Context, c Capability, part *rest.Part[I], body json.RawMessage,
+	fn func(context.Context, Capability, I) (O, error),
+) (_ *O, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+
+	in, err := part.Read(ctx, body)
+	if err != nil {
+		return nil, err
+	}
+	made, err := fn(ctx, c, in)
+	return &made, err
+}
+
+// admitAttempt returns the capability of a token in the body of a worker's call. The worker's own token is good, so
+// nothing is counted for its address if this one is not.
+func (api *API) admitAttempt(token string) (Capability, error) {
+	now := clock.Now()
+	c, err := api.signer.Verify(token, now)
+	if err != nil {
+		return Capability{}, err
+	}
+	return c, api.limiter.Take("task "+c.TaskID.String(), now)
 }
 
 // The names of the remote principals' credentials in the OpenAPI document.

@@ -179,6 +179,7 @@ type tally struct{ counts map[string]*atomic.Int64 }
 // The names that are counted.
 const (
 	httpPoll, httpClaim, httpComplete, httpOther = "task-poll", "task-claim", "task/complete", "other"
+	httpCompleteMany                             = "tasks/complete"
 
 	sqsSend, sqsReceive, sqsDelete, sqsDeleteBatch, lambdaInvoke = "SendMessageBatch", "ReceiveMessage",
 		"DeleteMessage", "DeleteMessageBatch", "Invoke"
@@ -186,8 +187,8 @@ const (
 
 func newTally() *tally {
 	t := &tally{map[string]*atomic.Int64{}}
-	for _, name := range []string{httpPoll, httpClaim, httpComplete, httpOther, sqsSend, sqsReceive, sqsDelete,
-		sqsDeleteBatch, lambdaInvoke} {
+	for _, name := range []string{httpPoll, httpClaim, httpComplete, httpCompleteMany, httpOther, sqsSend, sqsReceive,
+		sqsDelete, sqsDeleteBatch, lambdaInvoke} {
 		t.counts[name] = &atomic.Int64{}
 	}
 	return t

@@ -74,6 +74,35 @@ func (c *Client) HeartbeatWorker(
 	return answer, err
 }
 
+// CompleteMany ends many attempts, at most protocol.MostCalls. Each call is that of Complete, with the capability of
+// its attempt; its answer is nil or the StatusError that it would have had by itself. An error of the call as a whole
+// says nothing of any.
+func (c *Client) CompleteMany(ctx context.Context, calls []protocol.One[json.RawMessage]) (answers []error, err error) {
+	const path, one = "/v1/tasks/complete", "POST /v1/task/complete"
+	var answer struct {
+		Answers []struct {
+			Status  int
+			Problem json.RawMessage
+		}
+	}
+	many := protocol.Many[json.RawMessage]{Calls: calls}
+	err = c.call(ctx, patience, c.asWorker, http.MethodPost, path, many, &answer)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Answers) != len(calls) {
+		return nil, ours{fmt.Errorf("%s: there are %d answers to %d calls", path, len(answer.Answers), len(calls))}
+	}
+
+	answers = make([]error, len(calls))
+	for i, a := range answer.Answers {
+		if a.Status != http.StatusOK {
+			answers[i] = refusalOf(one, a.Status, a.Problem)
+		}
+	}
+	return answers, nil
+}
+
 // Calls with the capability of a task's attempt.
 
 // Heartbeat extends the lease.
@@ -277,10 +306,17 @@ func callOf(request *http.Request) string { return request.Method + " " + reques
 
 // refusal returns the StatusError for an answer, which is a problem document or whatever a proxy sends instead.
 func refusal(request *http.Request, response *http.Response) error {
-	e := &StatusError{Status: response.StatusCode, Call: callOf(request), Message: http.StatusText(response.StatusCode)}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	e := refusalOf(callOf(request), response.StatusCode, text)
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		e.RetryAfter = time.Duration(seconds) * time.Second
 	}
+	return e
+}
+
+// refusalOf returns the StatusError of a call for a status and a text, which is a problem document or not.
+func refusalOf(call string, status int, text []byte) *StatusError {
+	e := &StatusError{Status: status, Call: call, Message: http.StatusText(status)}
 	var problem struct {
 		Detail string `json:"detail"`
 		Hint   string `json:"hint"`
@@ -289,11 +325,10 @@ func refusal(request *http.Request, response *http.Response) error {
 			Message  string `json:"message"`
 		} `json:"errors"`
 	}
-
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
 		return e
 	}
+
 	e.Message, e.Hint = problem.Detail, problem.Hint
 	for _, p := range problem.Errors {
 		e.Problems = append(e.Problems, strings.TrimPrefix(p.Location+": "+p.Message, ": "))

@@ -129,6 +129,9 @@ func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error
 	return answer
 }
 
+// aloneAlways reports no end together with others.
+func aloneAlways(context.Context, *Task, protocol.Completion) error { return errAlone }
+
 // maxMessage is the longest message of an error, in bytes.
 const maxMessage = 10_000
 
@@ -140,8 +143,16 @@ func (t *Task) fail(c *protocol.Completion, err error) {
 }
 
 func (t *Task) complete(ctx context.Context, c protocol.Completion) error {
+	ends := t.worker.ends
+	ends.reporting.Add(1)
+	defer ends.reporting.Add(-1)
+
+	report := ends.report // with others, if the first try comes to that
 	err := Repeat(ctx, func(ctx context.Context) error {
-		_, err := t.client.Complete(ctx, t.capability(), c)
+		err := report(ctx, t, c)
+		if report = aloneAlways; errors.Is(err, errAlone) {
+			_, err = t.client.Complete(ctx, t.capability(), c)
+		}
 		if err != nil && !refused(err) {
 			t.worker.cfg.Log.WarnContext(ctx, "the server has not accepted the end of a task yet", "task", t.TaskID,
 				"attempt",

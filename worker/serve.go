@@ -106,9 +106,9 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 			return
 		}
 		given, err := source.Next(ctx, cap(slots)-len(slots))
-		for _, g := range given { // even after an error: tasks that were claimed must run
+		w.running.Add(int64(len(given))) // all before the first runs: one that ends waits for those that will
+		for _, g := range given {        // even after an error: tasks that were claimed must run
 			slots <- struct{}{}
-			w.running.Add(1)
 			tasks.Go(func() {
 				defer func() { w.running.Add(-1); <-slots }()
 				w.runGiven(running, g)

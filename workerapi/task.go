@@ -45,6 +45,20 @@ func (a *API) addTaskRoutes(api *authz.API) {
 			"Repeating the call changes nothing; a different completion is a conflict. The server accepts a " +
 			"completion after the lease has expired, as long as no newer attempt has begun.",
 	}, longestCommit), a.complete)
+
+	authz.HandleTasks(api, rest.WithTimeout(huma.Operation{
+		OperationID: "complete-tasks", Method: http.MethodPost, Path: "/v1/tasks/complete", Tags: workerTags,
+		MaxBodyBytes: maxCommit,
+		Summary:      "End many attempts",
+		Description: "Each call is that of POST /v1/task/complete, with the capability token of its attempt, and is " +
+			"answered as by itself: with its status, and with the state of the task or a problem. No call suffers " +
+			"from another that is refused. The answer comes when the last of them is made, so a completion whose " +
+			"uploads take long to seal is better made by itself.",
+	}, longestCommit), func(
+		ctx context.Context, c authz.Capability, in protocol.Completion,
+	) (protocol.TaskState, error) {
+		return a.dispatcher.Complete(ctx, c, in, clock.Now())
+	})
 }
 
 func (a *API) heartbeat(

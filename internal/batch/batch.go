@@ -3,7 +3,10 @@
 // Vocabulary: a batch is what one call of the function works on. It owns no tables.
 package batch
 
-import "sync"
+import (
+	"runtime"
+	"sync"
+)
 
 // Batcher gathers items into batches: while one batch is under way, what comes waits and makes the next. So under load
 // the cost of a transaction, or a request, is shared by many, and an idle system loses no time waiting for company.
@@ -35,6 +38,7 @@ func (b *Batcher[T]) Add(item T) {
 
 func (b *Batcher[T]) drain() {
 	for {
+		runtime.Gosched() // callers that are about to add an item come first
 		b.mu.Lock()
 		n := min(b.size, len(b.pending))
 		if n == 0 {

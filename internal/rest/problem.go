@@ -151,6 +151,9 @@ func (a *API) problem(ctx context.Context, err error) *Problem {
 // Problem returns the problem that answers an error, and logs the error if it is the server's fault.
 func (a *API) Problem(r *http.Request, err error) *Problem { return a.problem(r.Context(), err) }
 
+// ProblemIn is Problem for a part of a request, whose context it gets.
+func (a *API) ProblemIn(ctx context.Context, err error) *Problem { return a.problem(ctx, err) }
+
 // WriteError answers a request to a plain route with an error.
 func (a *API) WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	WriteProblem(w, r, a.Problem(r, err))

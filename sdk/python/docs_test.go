@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -45,6 +46,7 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 		"POST /v1/task/events":            {as[protocol.Events], as[protocol.EventsAnswer]},
 		"POST /v1/task/logs":              {as[protocol.Logs], as[protocol.LogsAnswer]},
 		"POST /v1/task/complete":          {as[protocol.Completion], as[protocol.TaskState]},
+		"POST /v1/tasks/complete":         {as[protocol.Many[protocol.Completion]], as[manyAnswers]},
 	}
 
 	asked, seen := "", map[string]bool{}
@@ -65,6 +67,15 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 		seen[asked] = true
 	}
 	require.Len(t, seen, len(shapes))
+}
+
+// manyAnswers answer POST /v1/tasks/complete.
+type manyAnswers struct {
+	Answers []struct {
+		Status  int
+		Answer  *protocol.TaskState
+		Problem *rest.Problem
+	}
 }
 
 func as[T any]() any { return new(T) }

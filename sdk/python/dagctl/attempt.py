@@ -11,6 +11,7 @@ import threading
 from typing import IO, Any, Dict, List, Mapping, Optional
 
 from . import protocol
+from .ends import Ends
 from .errors import (
     ApiError,
     CanceledError,
@@ -41,7 +42,8 @@ UNREPORTED = "Unreported"  # no server accepted the report; the lease expires, a
 class Attempt:
     """The connection between a claimed task and the server. Threads may share it."""
 
-    def __init__(self, claim: Claim, transport: Transport) -> None:
+    def __init__(self, claim: Claim, transport: Transport, ends: Optional[Ends] = None) -> None:
+        """ends, if any, reports its end together with those of other attempts."""
         assert claim.task is not None
         self.task: Task = claim.task
         self.fence = claim.fence
@@ -49,6 +51,7 @@ class Attempt:
         self.cancel_requested = False
         self.drain_requested = False
         self._transport = transport
+        self._ends = ends
         self._capability = claim.capability_token
         self._lost: Optional[str] = None  # why
         self._interrupted = threading.Event()  # set when canceled or lost, to wake waiting code
@@ -179,7 +182,9 @@ class Attempt:
 
     def _report(self, completion: Mapping[str, Any], patience: float) -> str:
         try:
-            state = self._post("/v1/task/complete", completion, patience, timeout=COMMIT_TIMEOUT).json() or {}
+            state = self._reported_together(completion)
+            if state is None:
+                state = self._post("/v1/task/complete", completion, patience, timeout=COMMIT_TIMEOUT).json() or {}
         except ConflictError as refused:
             log.warning("%s: its end was not accepted: %s", self.name, refused.detail)
             return STALE
@@ -197,6 +202,13 @@ class Attempt:
         status = str(state.get("status") or completion["status"])
         log.info("%s: %s", self.name, status)
         return status
+
+    def _reported_together(self, completion: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+        """Report the end together with those of other attempts, unless the server has to seal files for it."""
+        if self._ends is None or self.task.outputs and completion["status"] == "Completed":
+            return None
+        with self._ends as ends:
+            return ends.report(self._capability, {**self.fence, **completion})
 
     def _send_lines(self, lines: List[Dict[str, Any]]) -> int:
         answer = self._post("/v1/task/logs", {"lines": lines}, patience=5.0, timeout=10.0).json() or {}

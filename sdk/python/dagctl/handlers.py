@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar
 
 from .attempt import Attempt, short
 from .context import Context
+from .ends import Ends
 from .errors import CanceledError, Error, LeaseLostError, NotRetryable, PayloadError
 from .leases import Leases
 from .logs import current
@@ -84,8 +85,10 @@ class Handlers:
 class Run:
     """The run of one claimed task."""
 
-    def __init__(self, handlers: Handlers, claim: Claim, transport: Transport, leases: Leases) -> None:
-        self.attempt = Attempt(claim, transport)
+    def __init__(
+        self, handlers: Handlers, claim: Claim, transport: Transport, leases: Leases, ends: Optional[Ends] = None
+    ) -> None:
+        self.attempt = Attempt(claim, transport, ends)
         self._leases = leases
         self._handlers = handlers
 

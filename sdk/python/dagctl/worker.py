@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set,
 
 from . import protocol, scratch
 from .attempt import LOST, UNREPORTED
+from .ends import Ends
 from .errors import UnauthorizedError, UnavailableError
 from .handlers import Function, Handlers, Run
 from .health import Health
@@ -96,6 +97,7 @@ class Worker:
         self._handlers = Handlers()
         self._transports: Dict[str, Transport] = {}
         self._leases = Leases(self._heard, self._fail)
+        self._ends = Ends(lambda path, body: self.post(path, body, patience=0), lambda: self._busy)
         self._changed = threading.Condition()
         self._runs: Set[Run] = set()
         self._busy = 0  # number of occupied slots
@@ -163,7 +165,8 @@ class Worker:
     def run_claim(self, claim: Claim) -> str:
         """Run a claimed task. Returns its status, or STALE, LOST or UNREPORTED."""
         assert claim.task is not None
-        run = Run(self._handlers, claim, self._transport(self.url or claim.base_url), self._leases)
+        ends = self._ends if self.url and self._answered else None
+        run = Run(self._handlers, claim, self._transport(self.url or claim.base_url), self._leases, ends)
         with self._changed:
             self._runs.add(run)
             run.attempt.drain_requested = self._stopping.is_set()
@@ -311,9 +314,9 @@ class Worker:
             except BaseException as error:  # an invalid token or a wrong URL, for example: waiting does not help
                 self._fail(error)
                 return
+            with self._changed:
+                self._busy += len(works)  # before the first of them runs: one that ends waits for those that will
             for work in works:
-                with self._changed:
-                    self._busy += 1
                 threading.Thread(target=self._do, args=(work,), name="dagctl-task", daemon=True).start()
 
     def _do(self, work: Work) -> None:
