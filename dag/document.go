@@ -127,7 +127,7 @@ const (
 // single partition, with the key WholeKey.
 type Partitioning struct {
 	Kind     PartitionKind `json:"kind,omitempty"`
-	Unit     TimeUnit      `json:"unit,omitempty"`     // time: hour, day, week or month
+	Unit     TimeUnit      `json:"unit,omitempty"`     // time: one of TimeUnits
 	Timezone string        `json:"timezone,omitempty"` // time: IANA name; "UTC" by default
 	Size     int64         `json:"size,omitempty"`     // range: rows of Column per partition
 	Column   string        `json:"column,omitempty"`   // range and cursor
@@ -143,17 +143,6 @@ const (
 	ByTime        PartitionKind = "time"
 	ByRange       PartitionKind = "range"
 	ByCursor      PartitionKind = "cursor"
-)
-
-// TimeUnit is the width of a time partition.
-type TimeUnit string
-
-// The time units.
-const (
-	Hour  TimeUnit = "hour"
-	Day   TimeUnit = "day"
-	Week  TimeUnit = "week"
-	Month TimeUnit = "month"
 )
 
 // WholeKey is the partition key of unpartitioned outputs.

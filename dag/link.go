@@ -261,6 +261,9 @@ func defaultTrigger(strategy ExecutionStrategy) Trigger {
 func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	for i, node := range v.get("inputs").items() {
 		in, from := j.Inputs[i], node.get("from")
+		if in.Map.Window.misspelled() || j.PartitionBy.Unit.misspelled() {
+			continue // the grammar has reported it
+		}
 		place, mismatch := cmp.Or(node.key("map"), node.node), j.mismatchOfAny(in)
 		if upstream, known := d.upstream(in, unclear); known && mismatch == nil {
 			place = cmp.Or(node.key("map"), from.get("job").node, from.get("dataset").node, node.node)
@@ -295,7 +298,7 @@ func (d *decoder) upstream(in Input, unclear map[string]bool) (p Partitioning, k
 		return *in.PartitionBy, true
 	}
 	job, exists := d.jobs[in.Job]
-	if !exists || in.Output >= len(job.Outputs) || unclear[in.Job] {
+	if !exists || in.Output >= len(job.Outputs) || unclear[in.Job] || job.PartitionBy.Unit.misspelled() {
 		return Partitioning{}, false
 	}
 	return job.PartitionBy, true

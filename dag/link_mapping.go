@@ -54,8 +54,8 @@ func (j *Job) mismatchOfAny(in Input) *Mismatch {
 		text = fmt.Sprintf("`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy)
 		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
 	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		text = fmt.Sprintf("a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
-			in.Map.Window, j.Name, j.PartitionBy)
+		text = fmt.Sprintf("`window: %s` makes %s partitions, but job %q has %s",
+			in.Map.Window, in.Map.Window.adjective(), j.Name, j.PartitionBy)
 		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", in.Map.Window)
 	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
 		text = fmt.Sprintf("`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy)
@@ -85,8 +85,11 @@ func mapsWindow(m Mapping, from, to Partitioning, differ differs) {
 			"the last %d partitions must be of the same unit", m.Last)
 	case m.Last == 0 && from.Unit == to.Unit:
 		differ("leave `map` out", "each window would hold a single partition")
-	case m.Last == 0 && !nests(from.Unit, to.Unit):
-		differ(useLatest, "a %s is not made of whole %ss", to.Unit, from.Unit)
+	case m.Last == 0 && !Nests(from.Unit, to.Unit):
+		differ(useLatest, "%s is not made of whole %s", to.Unit.one(), from.Unit.many())
+	case m.Last == 0 && mostIn(from.Unit, to.Unit) > MaxWindow:
+		differ("make days of them in a job between", "%s is made of up to %d %s, and a window has at most %d",
+			to.Unit.one(), mostIn(from.Unit, to.Unit), from.Unit.many(), MaxWindow)
 	}
 }
 
@@ -135,20 +138,9 @@ func mapsSameTime(from, to Partitioning, differ differs) {
 	switch {
 	case from.Timezone != to.Timezone:
 		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
-	case nests(from.Unit, to.Unit):
-		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "a %s is made of many of them", to.Unit)
+	case Nests(from.Unit, to.Unit):
+		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "%s is made of many of them", to.Unit.one())
 	case from.Unit != to.Unit:
 		differ(useLatest, noneSame)
 	}
-}
-
-// nests reports whether every outer partition is made of whole inner ones. Months are not made of weeks.
-func nests(inner, outer TimeUnit) bool {
-	switch inner {
-	case Hour:
-		return outer == Day || outer == Week || outer == Month
-	case Day:
-		return outer == Week || outer == Month
-	}
-	return false
 }

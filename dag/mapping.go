@@ -148,7 +148,7 @@ func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 	var keys []string
 	for n := from; n <= to; n++ {
 		at := p.Unit.step(clock, n)
-		if FirstInstant(at, zone).Before(FirstInstant(p.Unit.step(at, 1), zone)) {
+		if p.Unit.shownIn(zone, at) {
 			keys = append(keys, p.Unit.format(at))
 		}
 	}
