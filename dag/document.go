@@ -189,7 +189,9 @@ func (in Input) Source() string {
 }
 
 // Triggers reports whether a change of the input creates tasks.
-func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
+func (in Input) Triggers() bool {
+	return in.Map.Kind == MapSame || in.Map.Kind == MapWindow || in.Map.Kind == MapWithin
+}
 
 // ReadsNew reports whether a task of the job reads only what earlier tasks did not read.
 func (j *Job) ReadsNew() bool {
@@ -220,6 +222,7 @@ const (
 	MapLatest MapKind = "latest"
 	MapSlice  MapKind = "slice"
 	MapWindow MapKind = "window"
+	MapWithin MapKind = "within" // the wider partition that the output's lies in
 )
 
 // ReadMode is whether a task reads only what its job has not read yet, or everything.

@@ -220,8 +220,8 @@ var inputShape = objectShape{what: "an input", fields: []field{
 	{name: "as", of: relationName, doc: "Relation name in SQL. Default: the job's or dataset's name."},
 	{name: "where", of: whereShape,
 		doc: "The rows to keep: for each column a value or a list of values. All columns must match."},
-	{name: "map", of: choiceShape{want: "same, latest, slice or {window: ...}", options: []shape{
-		oneOf("same", "latest", "slice"),
+	{name: "map", of: choiceShape{want: "same, within, latest, slice or {window: ...}", options: []shape{
+		oneOf("same", "within", "latest", "slice"),
 		objectShape{what: "`map`", fields: []field{
 			{name: "window", required: true, of: choiceShape{want: "a unit of time or {last: N}", options: []shape{
 				timeUnit,

@@ -275,12 +275,13 @@ func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	}
 }
 
-// inherited returns the partitioning of a job that does not state one: that of its first triggering input, with the
-// unit of that input's window if it has one. It reports whether that partitioning is known.
+// inherited returns the partitioning of a job that does not state one: that of its first triggering input whose
+// partitions are not wider than the job's, with the unit of that input's window if it has one. It reports whether that
+// partitioning is known.
 func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, known bool) {
 	for i := range j.Inputs {
 		in := &j.Inputs[i]
-		if !in.Triggers() {
+		if !in.Triggers() || in.Map.Kind == MapWithin { // its partitions are wider than the job's
 			continue
 		}
 		p, known := d.upstream(*in, unclear)

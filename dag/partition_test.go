@@ -241,6 +241,7 @@ func TestMappingKeys(t *testing.T) {
 	none, key, cursor := Partitioning{}, Partitioning{Kind: ByKey}, Partitioning{Kind: ByCursor, Column: "id"}
 	ranges := Partitioning{Kind: ByRange, Size: 100, Column: "id"}
 	same, latest, slice := Mapping{Kind: MapSame}, Mapping{Kind: MapLatest}, Mapping{Kind: MapSlice}
+	within := Mapping{Kind: MapWithin}
 	window := func(unit TimeUnit) Mapping { return Mapping{Kind: MapWindow, Window: unit} }
 	last := func(n int) Mapping { return Mapping{Kind: MapWindow, Last: n} }
 
@@ -274,6 +275,13 @@ func TestMappingKeys(t *testing.T) {
 			[]string{"2001-02-27", "2001-02-28", "2001-03-01"}},
 		{"last three without the skipped day", last(3), in(Day, "Pacific/Apia"), in(Day, "Pacific/Apia"), "2011-12-29",
 			[]string{"2011-12-29", "2011-12-31"}},
+		{"week to its days", within, in(Week, "UTC"), in(Day, "UTC"), "2009-W01",
+			[]string{"2008-12-29", "2008-12-30", "2008-12-31", "2009-01-01", "2009-01-02", "2009-01-03",
+				"2009-01-04"}},
+		{"day to its hours", within, in(Day, "Europe/Berlin"), in(Hour, "Europe/Berlin"), "2001-03-25",
+			hours("2001-03-25", 2)},
+		{"year to its quarters", within, in(Year, "UTC"), in(Quarter, "UTC"), "2001",
+			[]string{"2001-Q1", "2001-Q2", "2001-Q3", "2001-Q4"}},
 		{"latest", latest, in(Day, "UTC"), in(Day, "UTC"), "2001-01-31", nil},
 		{"slice", slice, cursor, ranges, "5-17", nil},
 	} {
@@ -313,6 +321,10 @@ func TestMappingKeys(t *testing.T) {
 			[]string{"2000-Q2", "2000-Q3", "2000-Q4", "2001-Q1"}, false},
 		{"last three", last(3), in(Day, "UTC"), in(Day, "UTC"), "2001-03-01",
 			[]string{"2001-02-27", "2001-02-28", "2001-03-01"}, false},
+		{"month that a day lies in", within, in(Month, "UTC"), in(Day, "UTC"), "2001-02-28",
+			[]string{"2001-02"}, false},
+		{"day of a repeated quarter of an hour", within, in(Day, "Australia/Lord_Howe"),
+			in("15m", "Australia/Lord_Howe"), "2001-03-25T01:45", []string{"2001-03-25"}, false},
 		{"day of latest", latest, none, in(Day, "UTC"), "2001-01-31", []string{WholeKey}, false},
 		{"day of all latest", latest, key, in(Day, "UTC"), "2001-01-31", nil, true},
 		{"range of slice", slice, cursor, ranges, "100-200", nil, true},
@@ -354,6 +366,9 @@ func TestMappingsAgree(t *testing.T) {
 			{Mapping{Kind: MapWindow, Window: Hour}, "10m", Hour},
 			{Mapping{Kind: MapWindow, Window: "8h"}, "20m", "8h"},
 			{Mapping{Kind: MapWindow, Last: 5}, "15m", "15m"},
+			{Mapping{Kind: MapWithin}, Month, Day},
+			{Mapping{Kind: MapWithin}, Hour, "15m"},
+			{Mapping{Kind: MapWithin}, Week, "8h"},
 			{Mapping{Kind: MapWindow, Last: 7}, Day, Day},
 			{Mapping{Kind: MapWindow, Last: 3}, Month, Month},
 		} {

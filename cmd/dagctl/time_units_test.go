@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// quartersDAG sums days by quarter, these by year, and the last four quarters.
+// quartersDAG sums days by quarter, these by year, and the last four quarters, and compares days with their quarters.
 const quartersDAG = `name: reports
 jobs:
 ` + landingJob + `  - name: quarterly
@@ -36,7 +37,12 @@ jobs:
     operator: sql
     inputs: [{ from: { job: quarterly }, map: { window: year } }]
     config: { query: "SELECT sum(n) AS n FROM quarterly" }
+  - name: shares
+    operator: sql
+    inputs: [{ from: { job: landing }, as: day }, { from: { job: quarterly }, map: within }]
+    config: { query: "SELECT getvariable('partition') AS day, day.n || '/' || quarterly.n AS share FROM day, quarterly" }
 publish:
+  shares: { from: { job: shares } }
   quarters: { from: { job: quarterly } }
   years: { from: { job: yearly } }
   trailing_quarters: { from: { job: trailing } }
@@ -70,12 +76,15 @@ func TestQuartersAndYears(t *testing.T) {
 	require.Equal(t, []string{"2025 1", "2026 11110"}, rows("years"))
 	require.Equal(t, []string{"2026-Q2 1111", "2026-Q3 11111", "2026-Q4 11110"},
 		rows("trailing_quarters", "--partition", "2026-Q2..2026-Q4"))
+	require.Equal(t, []string{"2025-12-31 1/1", "2026-01-01 10/110", "2026-03-31 100/110", "2026-04-01 1000/1000",
+		"2026-09-30 10000/10000"}, rows("shares"))
 	require.Empty(t, w.partitions(t, "whole_years"), "no year has all of its quarters")
 	whole := must(t, env, "datasets", "export", "quarters", "-o", "-", "--format", "csv", "--partition", "2026-Q1")
 	require.Contains(t, whole, "2026-01-01")
 	require.Contains(t, whole, "2026-04-01")
 
 	// A day that changes computes its quarter, the year of that, and the quarters that look back to it.
+	quarters, years, shares := w.revisions(t, "quarters"), w.revisions(t, "years"), w.revisions(t, "shares")
 	n("2026-03-31", 200)
 	n("2026-12-31", 100_000)
 	eventually(t, "the year is made of its new quarters", func() (bool, error) {
@@ -85,17 +94,24 @@ func TestQuartersAndYears(t *testing.T) {
 		out := dagctl(t, env, "datasets", "export", "whole_years", "-o", "-", "--format", "csv", "--partition", "2026")
 		return strings.Contains(out.out, "111210"), nil
 	})
-	require.Equal(t, map[string]int64{"2025-Q4": 1, "2026-Q1": 2, "2026-Q2": 1, "2026-Q3": 1, "2026-Q4": 1},
-		w.revisions(t, "quarters"))
-	require.EqualValues(t, 1, w.revisions(t, "years")["2025"])
-	require.EqualValues(t, 1, w.revisions(t, "trailing_quarters")["2025-Q4"], "it looks back, not ahead")
+	require.Equal(t, []string{"2026-Q1", "2026-Q4"}, changed(quarters, w.revisions(t, "quarters")))
+	require.Equal(t, []string{"2026"}, changed(years, w.revisions(t, "years")))
+	eventually(t, "the days of the quarter are compared with what it is now", func() (bool, error) {
+		return strings.HasPrefix(strings.Join(rows("shares"), ", "),
+			"2025-12-31 1/1, 2026-01-01 10/210, 2026-03-31 200/210, 2026-04-01 1000/1000,"), nil
+	})
+	eventually(t, "the new day is compared with its quarter", func() (bool, error) {
+		return slices.Contains(w.partitions(t, "shares"), "2026-12-31"), nil
+	})
+	require.Equal(t, []string{"2026-01-01", "2026-03-31", "2026-12-31"}, changed(shares, w.revisions(t, "shares")))
 
 	// Ranges of commands, and what is none of them.
+	quarters = w.revisions(t, "quarters")
 	b := decode[control.Backfill](t, env, "backfill", "reports/quarterly", "--from", "2026-Q1", "--to", "2026-Q4",
 		"--existing", "all", "--propagate", "none", "--wait")
 	require.Equal(t, 4, b.Done)
-	require.EqualValues(t, 3, w.revisions(t, "quarters")["2026-Q1"])
-	require.EqualValues(t, 1, w.revisions(t, "quarters")["2025-Q4"])
+	require.Equal(t, []string{"2026-Q1", "2026-Q2", "2026-Q3", "2026-Q4"},
+		changed(quarters, w.revisions(t, "quarters")))
 	failed := dagctl(t, env, "backfill", "reports/quarterly", "--from", "2026-01", "--to", "2026-Q4")
 	require.Contains(t, failed.err, `"2026-01" is not a quarter such as 2001-Q1`)
 	failed = dagctl(t, env, "backfill", "reports/yearly", "--from", "2027", "--to", "2026")
@@ -117,6 +133,17 @@ func (w *world) revisions(t *testing.T, dataset string) map[string]int64 {
 		revisions[p.Key] = p.Revision
 	}
 	return revisions
+}
+
+// changed lists the partitions that are new or have another revision than before.
+func changed(before, after map[string]int64) (keys []string) {
+	for key, revision := range after {
+		if before[key] != revision {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // TestQuartersOfAnHour lands files of minutes; their keys have colons, in files, tables, addresses and commands.
