@@ -97,8 +97,7 @@ jobs:
 	_, problems := Parse(File{Name: "dag.yaml", Text: []byte(text),
 		Datasets: map[string]Partitioning{"flights": {Kind: ByTime, Unit: Month, Timezone: "UTC"}}}, testCatalog())
 	require.Equal(t, `dag.yaml:5:33: job "copy" has day partitions, but input "flights" has month partitions: `+
-		"no partition of it is the same (leave `map` and `partition_by` out: the job's partitions follow from the "+
-		"input's)", problems.Error())
+		"no partition of it is the same (`map: within` reads the month that each day lies in)", problems.Error())
 }
 
 // TestDatasetsUnknown checks that a file is valid without a server where some server might accept it.

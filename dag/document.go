@@ -128,7 +128,7 @@ const (
 // single partition, with the key WholeKey.
 type Partitioning struct {
 	Kind     PartitionKind `json:"kind,omitempty"`
-	Unit     TimeUnit      `json:"unit,omitempty"`     // time: hour, day, week or month
+	Unit     TimeUnit      `json:"unit,omitempty"`     // time: one of TimeUnits
 	Timezone string        `json:"timezone,omitempty"` // time: IANA name; "UTC" by default
 	Size     int64         `json:"size,omitempty"`     // range: rows of Column per partition
 	Column   string        `json:"column,omitempty"`   // range and cursor
@@ -144,17 +144,6 @@ const (
 	ByTime        PartitionKind = "time"
 	ByRange       PartitionKind = "range"
 	ByCursor      PartitionKind = "cursor"
-)
-
-// TimeUnit is the width of a time partition.
-type TimeUnit string
-
-// The time units.
-const (
-	Hour  TimeUnit = "hour"
-	Day   TimeUnit = "day"
-	Week  TimeUnit = "week"
-	Month TimeUnit = "month"
 )
 
 // WholeKey is the partition key of unpartitioned outputs.
@@ -201,7 +190,9 @@ func (in Input) Source() string {
 }
 
 // Triggers reports whether a change of the input creates tasks.
-func (in Input) Triggers() bool { return in.Map.Kind == MapSame || in.Map.Kind == MapWindow }
+func (in Input) Triggers() bool {
+	return in.Map.Kind == MapSame || in.Map.Kind == MapWindow || in.Map.Kind == MapWithin
+}
 
 // ReadsNew reports whether a task of the job reads only what earlier tasks did not read.
 func (j *Job) ReadsNew() bool {
@@ -232,6 +223,7 @@ const (
 	MapLatest MapKind = "latest"
 	MapSlice  MapKind = "slice"
 	MapWindow MapKind = "window"
+	MapWithin MapKind = "within" // the wider partition that the output's lies in
 )
 
 // ReadMode is whether a task reads only what its job has not read yet, or everything.

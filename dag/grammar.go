@@ -45,12 +45,15 @@ var (
 	timezone   = textShape{longest: 64, valid: validTimezone}
 	duration   = textShape{pattern: durationPattern, rule: durationRule, valid: validDuration}
 
-	timeUnit      = oneOf("hour", "day", "week", "month")
+	timeUnit      = textShape{enum: texts(TimeUnits), instead: insteadOfUnit}
 	checkSeverity = oneOf("error", "warn")
 	strategyShape = textShape{
 		enum: []string{string(PerUpdate), string(PerPartition)},
-		instead: map[string]string{
-			"Bulk": "Bulk is not supported; the operator range_aggregator collects updates into ranges",
+		instead: func(text string) string {
+			if text == "Bulk" {
+				return "Bulk is not supported; the operator range_aggregator collects updates into ranges"
+			}
+			return ""
 		},
 	}
 	columnList      = listShape{of: columnName, min: 1, max: 64, single: true}
@@ -217,8 +220,8 @@ var inputShape = objectShape{what: "an input", fields: []field{
 	{name: "as", of: relationName, doc: "Relation name in SQL. Default: the job's or dataset's name."},
 	{name: "where", of: whereShape,
 		doc: "The rows to keep: for each column a value or a list of values. All columns must match."},
-	{name: "map", of: choiceShape{want: "same, latest, slice or {window: ...}", options: []shape{
-		oneOf("same", "latest", "slice"),
+	{name: "map", of: choiceShape{want: "same, within, latest, slice or {window: ...}", options: []shape{
+		oneOf("same", "within", "latest", "slice"),
 		objectShape{what: "`map`", fields: []field{
 			{name: "window", required: true, of: choiceShape{want: "a unit of time or {last: N}", options: []shape{
 				timeUnit,
@@ -235,16 +238,11 @@ var inputShape = objectShape{what: "an input", fields: []field{
 var partitionShape = choiceShape{
 	want: "none, key, {time: UNIT}, {time: UNIT, column: NAME}, {range: SIZE, column: NAME} or {cursor: COLUMN}",
 	options: []shape{
-		textShape{enum: []string{"none", "key"}, instead: map[string]string{
-			"hour":  "write { time: hour }",
-			"day":   "write { time: day }",
-			"week":  "write { time: week }",
-			"month": "write { time: month }",
-
-			"hourly":  "write { time: hour }",
-			"daily":   "write { time: day }",
-			"weekly":  "write { time: week }",
-			"monthly": "write { time: month }",
+		textShape{enum: []string{"none", "key"}, instead: func(text string) string {
+			if unit := unitMeant(text); unit != "" {
+				return fmt.Sprintf("write { time: %s }", unit)
+			}
+			return ""
 		}},
 		objectShape{
 			what:  "`partition_by`",

@@ -17,4 +17,5 @@ const (
 	MaxUDFBytes       = 16 << 20 // one UDF folder
 	MaxFilesBytes     = 64 << 20 // all files that a DAG file names
 	MaxKeyBytes       = 200      // a partition key
+	MaxWindow         = 10_000   // partitions of an input in one window, and that one partition feeds
 )

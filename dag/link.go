@@ -265,6 +265,9 @@ func defaultTrigger(strategy ExecutionStrategy) Trigger {
 func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	for i, node := range v.get("inputs").items() {
 		in, from := j.Inputs[i], node.get("from")
+		if in.Map.Window.misspelled() || j.PartitionBy.Unit.misspelled() {
+			continue // the grammar has reported it
+		}
 		place, mismatch := cmp.Or(node.key("map"), node.node), j.mismatchOfAny(in)
 		if upstream, known := d.upstream(in, unclear); known && mismatch == nil {
 			place = cmp.Or(node.key("map"), from.get("job").node, from.get("dataset").node, node.node)
@@ -276,12 +279,13 @@ func (d *decoder) linkMappings(j *Job, v value, unclear map[string]bool) {
 	}
 }
 
-// inherited returns the partitioning of a job that does not state one: that of its first triggering input, with the
-// unit of that input's window if it has one. It reports whether that partitioning is known.
+// inherited returns the partitioning of a job that does not state one: that of its first triggering input whose
+// partitions are not wider than the job's, with the unit of that input's window if it has one. It reports whether that
+// partitioning is known.
 func (d *decoder) inherited(j *Job, unclear map[string]bool) (p Partitioning, known bool) {
 	for i := range j.Inputs {
 		in := &j.Inputs[i]
-		if !in.Triggers() {
+		if !in.Triggers() || in.Map.Kind == MapWithin { // its partitions are wider than the job's
 			continue
 		}
 		p, known := d.upstream(*in, unclear)
@@ -299,7 +303,7 @@ func (d *decoder) upstream(in Input, unclear map[string]bool) (p Partitioning, k
 		return *in.PartitionBy, true
 	}
 	job, exists := d.jobs[in.Job]
-	if !exists || in.Output >= len(job.Outputs) || unclear[in.Job] {
+	if !exists || in.Output >= len(job.Outputs) || unclear[in.Job] || job.PartitionBy.Unit.misspelled() {
 		return Partitioning{}, false
 	}
 	return job.PartitionBy, true

@@ -36,6 +36,8 @@ func (j *Job) Mismatch(in Input, from Partitioning) *Mismatch {
 		}
 	case MapWindow:
 		mapsWindow(in.Map, from, j.PartitionBy, differ)
+	case MapWithin:
+		mapsWithin(from, j.PartitionBy, differ)
 	case MapSame:
 		if j.ExecutionStrategy == PerPartition {
 			mapsSame(from, j.PartitionBy, differ)
@@ -48,14 +50,18 @@ func (j *Job) Mismatch(in Input, from Partitioning) *Mismatch {
 func (j *Job) mismatchOfAny(in Input) *Mismatch {
 	var text, suggestion string
 	switch {
-	case in.Map.Kind == MapWindow && j.ExecutionStrategy == PerUpdate:
-		text, suggestion = "`window` is for jobs that compute per partition", "set `execution_strategy: PerPartition`"
+	case in.Map.Kind == MapWithin && j.PartitionBy.Kind != ByTime:
+		text = fmt.Sprintf("`map: within` needs time partitions, but job %q has %s", j.Name, j.PartitionBy)
+		suggestion = "set `partition_by: { time: day }`, or another unit of time"
+	case (in.Map.Kind == MapWindow || in.Map.Kind == MapWithin) && j.ExecutionStrategy == PerUpdate:
+		text = fmt.Sprintf("`%s` is for jobs that compute per partition", in.Map.Kind)
+		suggestion = "set `execution_strategy: PerPartition`"
 	case in.Map.Kind == MapWindow && j.PartitionBy.Kind != ByTime:
 		text = fmt.Sprintf("`window` needs time partitions, but job %q has %s", j.Name, j.PartitionBy)
 		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", cmp.Or(in.Map.Window, Day))
 	case in.Map.Window != "" && in.Map.Window != j.PartitionBy.Unit:
-		text = fmt.Sprintf("a window of a %[1]s makes %[1]s partitions, but job %[2]q has %[3]s",
-			in.Map.Window, j.Name, j.PartitionBy)
+		text = fmt.Sprintf("`window: %s` makes %s partitions, but job %q has %s",
+			in.Map.Window, in.Map.Window.adjective(), j.Name, j.PartitionBy)
 		suggestion = fmt.Sprintf("set `partition_by: { time: %s }`", in.Map.Window)
 	case in.Map.Kind == MapSlice && j.PartitionBy.Kind != ByRange:
 		text = fmt.Sprintf("`map: slice` needs range partitions, but job %q has %s", j.Name, j.PartitionBy)
@@ -85,8 +91,30 @@ func mapsWindow(m Mapping, from, to Partitioning, differ differs) {
 			"the last %d partitions must be of the same unit", m.Last)
 	case m.Last == 0 && from.Unit == to.Unit:
 		differ("leave `map` out", "each window would hold a single partition")
-	case m.Last == 0 && !nests(from.Unit, to.Unit):
-		differ(useLatest, "a %s is not made of whole %ss", to.Unit, from.Unit)
+	case m.Last == 0 && !Nests(from.Unit, to.Unit):
+		differ(useLatest, "%s is not made of whole %s", to.Unit.one(), from.Unit.many())
+	case m.Last == 0 && mostIn(from.Unit, to.Unit) > MaxWindow:
+		differ("make days of them in a job between", "%s is made of up to %d %s, and a window has at most %d",
+			to.Unit.one(), mostIn(from.Unit, to.Unit), from.Unit.many(), MaxWindow)
+	}
+}
+
+// mapsWithin checks the mapping of a wider partition to those that lie in it.
+func mapsWithin(from, to Partitioning, differ differs) {
+	switch {
+	case from.Kind != ByTime:
+		differ(useLatest, "only a time lies within another")
+	case from.Timezone != to.Timezone:
+		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
+	case from.Unit == to.Unit:
+		differ("leave `map` out", "each partition has the one of the same key")
+	case Nests(from.Unit, to.Unit):
+		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "%s is made of many of them", to.Unit.one())
+	case !Nests(to.Unit, from.Unit):
+		differ(useLatest, "%s is not made of whole %s", from.Unit.one(), to.Unit.many())
+	case mostIn(to.Unit, from.Unit) > MaxWindow:
+		differ(useLatest, "%s has up to %d %s, and one partition feeds at most %d",
+			from.Unit.one(), mostIn(to.Unit, from.Unit), to.Unit.many(), MaxWindow)
 	}
 }
 
@@ -135,20 +163,12 @@ func mapsSameTime(from, to Partitioning, differ differs) {
 	switch {
 	case from.Timezone != to.Timezone:
 		differ(fmt.Sprintf("set `timezone: %s`", from.Timezone), "the time zones differ")
-	case nests(from.Unit, to.Unit):
-		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "a %s is made of many of them", to.Unit)
+	case Nests(from.Unit, to.Unit):
+		differ(fmt.Sprintf("`map: { window: %s }`", to.Unit), "%s is made of many of them", to.Unit.one())
+	case Nests(to.Unit, from.Unit):
+		differ(fmt.Sprintf("`map: within` reads the %s that each %s lies in", from.Unit.noun(), to.Unit.noun()),
+			noneSame)
 	case from.Unit != to.Unit:
 		differ(useLatest, noneSame)
 	}
-}
-
-// nests reports whether every outer partition is made of whole inner ones. Months are not made of weeks.
-func nests(inner, outer TimeUnit) bool {
-	switch inner {
-	case Hour:
-		return outer == Day || outer == Week || outer == Month
-	case Day:
-		return outer == Week || outer == Month
-	}
-	return false
 }

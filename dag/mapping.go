@@ -46,6 +46,16 @@ func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) 
 			return nil, err
 		}
 		return []string{out.KeyAt(start)}, nil
+
+	case MapWithin:
+		start, end, err := in.Bounds(key)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := out.zone(); err != nil {
+			return nil, err
+		}
+		return out.KeysBetween(start, end), nil
 	}
 	return nil, nil
 }
@@ -83,6 +93,16 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 			return nil, false, err
 		}
 		return in.KeysBetween(start, end), false, nil
+
+	case MapWithin:
+		start, _, err := out.Bounds(key)
+		if err != nil {
+			return nil, false, err
+		}
+		if _, err := in.zone(); err != nil {
+			return nil, false, err
+		}
+		return []string{in.KeyAt(start)}, false, nil
 	}
 	return nil, true, nil
 }
@@ -148,7 +168,7 @@ func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 	var keys []string
 	for n := from; n <= to; n++ {
 		at := p.Unit.step(clock, n)
-		if FirstInstant(at, zone).Before(FirstInstant(p.Unit.step(at, 1), zone)) {
+		if p.Unit.shownIn(zone, at) {
 			keys = append(keys, p.Unit.format(at))
 		}
 	}

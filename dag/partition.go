@@ -2,6 +2,7 @@ package dag
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,13 +15,14 @@ import (
 )
 
 // Partition keys. The single partition of an unpartitioned output has the key WholeKey. Time partitions are named by
-// the local clock of their zone: hour 2001-01-31T05, day 2001-01-31, week 2001-W05 (ISO 8601), month 2001-01. Ranges
-// and segments of a cursor are half-open: 0-10000 is [0, 10000). Keys of kind key have up to MaxKeyBytes of printable
-// UTF-8 without / and \, are not . or .., and have no white space at either end.
+// the local clock of their zone, as TimeUnit has it. Ranges and segments of a cursor are half-open: 0-10000 is
+// [0, 10000). Keys of kind key have up to MaxKeyBytes of printable UTF-8 without / and \, are not . or .., and have no
+// white space at either end.
 //
 // A time partition begins at the first instant at which clocks in its zone show its beginning or later, and ends where
 // the next one begins. So partitions follow each other without gap or overlap whatever a zone does: the hour that is
-// repeated in autumn is one partition of two hours, and the hour that is skipped in spring has none.
+// repeated in autumn is one partition of two hours, the last quarter of it one of an hour and a quarter, and what is
+// skipped in spring has none.
 
 // String describes a partitioning in words, for messages and plans.
 func (p Partitioning) String() string {
@@ -29,9 +31,9 @@ func (p Partitioning) String() string {
 		return "key partitions"
 	case ByTime:
 		if p.Timezone != "" && p.Timezone != "UTC" {
-			return fmt.Sprintf("%s partitions in %s", p.Unit, p.Timezone)
+			return fmt.Sprintf("%s partitions in %s", p.Unit.adjective(), p.Timezone)
 		}
-		return fmt.Sprintf("%s partitions", p.Unit)
+		return fmt.Sprintf("%s partitions", p.Unit.adjective())
 	case ByRange:
 		return fmt.Sprintf("ranges of %d of %s", p.Size, p.Column)
 	case ByCursor:
@@ -88,7 +90,7 @@ func (p Partitioning) Bounds(key string) (start, end time.Time, err error) {
 	start, end = FirstInstant(clock, zone), FirstInstant(p.Unit.step(clock, 1), zone)
 	if !start.Before(end) {
 		return time.Time{}, time.Time{}, fault.New(fault.Invalid, "there is no %s %s in %s: the clocks skip it",
-			p.Unit, key, p.Timezone)
+			p.Unit.noun(), key, p.Timezone)
 	}
 	return start, end, nil
 }
@@ -139,6 +141,35 @@ func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	}
 }
 
+// KeysUpTo returns the last n time partitions from one key to another, both included, in order.
+func (p Partitioning) KeysUpTo(first, last string, n int) (keys []string) {
+	zone, err := p.zone()
+	if err != nil {
+		return nil
+	}
+	from, err := p.Unit.parse(first)
+	if err != nil {
+		return nil
+	}
+	clock, err := p.Unit.parse(last)
+	if err != nil {
+		return nil
+	}
+
+	for ; len(keys) < n && !clock.Before(from); clock = p.Unit.step(clock, -1) {
+		if p.Unit.shownIn(zone, clock) {
+			keys = append(keys, p.Unit.format(clock))
+		}
+	}
+	slices.Reverse(keys)
+	return keys
+}
+
+// shownIn reports whether clocks in a zone show any of the time of the partition that begins at clock.
+func (u TimeUnit) shownIn(zone *time.Location, clock time.Time) bool {
+	return FirstInstant(clock, zone).Before(FirstInstant(u.step(clock, 1), zone))
+}
+
 // CountBetween returns how many time partitions there are from one key to another, both included. It counts by the
 // clock, so one that the zone's clocks skip counts too.
 func (p Partitioning) CountBetween(first, last string) (int64, error) {
@@ -150,8 +181,9 @@ func (p Partitioning) CountBetween(first, last string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p.Unit == Month {
-		return int64(12*(to.Year()-from.Year()) + int(to.Month()) - int(from.Month()) + 1), nil
+	if months := p.Unit.width().months; months > 0 {
+		between := 12*(to.Year()-from.Year()) + int(to.Month()) - int(from.Month())
+		return int64(between/months) + 1, nil
 	}
 	length := p.Unit.step(from, 1).Unix() - from.Unix()
 	return (to.Unix()-from.Unix())/length + 1, nil // a time.Duration holds 292 years only
@@ -223,63 +255,4 @@ func FirstInstant(clock time.Time, zone *time.Location) time.Time {
 		}
 		t = end
 	}
-}
-
-// The methods below compute with the local clock, as a UTC time.
-
-func (u TimeUnit) truncate(clock time.Time) time.Time {
-	year, month, day := clock.Date()
-	switch u {
-	case Hour:
-		return clock.Truncate(time.Hour)
-	case Week:
-		return time.Date(year, month, day-(int(clock.Weekday())+6)%7, 0, 0, 0, 0, time.UTC)
-	case Month:
-		return time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
-	}
-	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
-}
-
-// step moves the beginning of a partition by n partitions.
-func (u TimeUnit) step(clock time.Time, n int) time.Time {
-	switch u {
-	case Hour:
-		return clock.Add(time.Duration(n) * time.Hour)
-	case Week:
-		return clock.AddDate(0, 0, 7*n)
-	case Month:
-		return clock.AddDate(0, n, 0)
-	}
-	return clock.AddDate(0, 0, n)
-}
-
-var unitLayouts = map[TimeUnit]string{Hour: "2006-01-02T15", Day: "2006-01-02", Month: "2006-01"}
-
-func (u TimeUnit) format(clock time.Time) string {
-	if u == Week {
-		year, week := clock.ISOWeek()
-		return fmt.Sprintf("%04d-W%02d", year, week)
-	}
-	return clock.Format(unitLayouts[u])
-}
-
-func (u TimeUnit) parse(key string) (time.Time, error) {
-	clock, err := time.Parse(unitLayouts[u], key)
-	if u == Week {
-		var year, week int
-		if _, err = fmt.Sscanf(key, "%4d-W%2d", &year, &week); err == nil {
-			// The fourth of January is always in week 1.
-			clock = u.step(u.truncate(time.Date(year, 1, 4, 0, 0, 0, 0, time.UTC)), week-1)
-		}
-	}
-
-	if err != nil || clock.Year() < 1 || u.format(clock) != key {
-		example := u.format(u.truncate(time.Date(2001, 1, 31, 5, 0, 0, 0, time.UTC)))
-		one := "a " + string(u)
-		if u == Hour {
-			one = "an hour"
-		}
-		return time.Time{}, fault.New(fault.Invalid, "%q is not %s such as %s", key, one, example)
-	}
-	return clock, nil
 }

@@ -26,7 +26,7 @@ func (p Partitioning) ValidBound(bound string) error {
 
 // boundStart returns when a bound begins that is written in any unit of time.
 func (p Partitioning) boundStart(bound string) (time.Time, error) {
-	for _, unit := range []TimeUnit{Hour, Day, Week, Month} {
+	for _, unit := range namedUnits {
 		boundBy := Partitioning{Kind: ByTime, Unit: unit, Timezone: p.Timezone}
 		if start, _, err := boundBy.Bounds(bound); err == nil {
 			return start, nil

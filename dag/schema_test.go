@@ -92,7 +92,7 @@ func TestSchemaAgrees(t *testing.T) {
 		{job, "outputs: null"},
 		{job, "partition_by: day"},
 		{job, "partition_by: {}"},
-		{job, "partition_by: { time: year }"},
+		{job, "partition_by: { time: decade }"},
 		{job, "partition_by: { time: day, cursor: id }"},
 		{job, "partition_by: { column: at, cursor: id }"},
 		{job, "partition_by: { range: 5 }"},
@@ -149,7 +149,7 @@ func TestSchemaAgrees(t *testing.T) {
 		{reactive, "{ from: { job: b }, as: a-b }"},
 		{reactive, "{ from: { job: b }, map: all }"},
 		{reactive, "{ from: { job: b }, map: {} }"},
-		{reactive, "{ from: { job: b }, map: { window: year } }"},
+		{reactive, "{ from: { job: b }, map: { window: decade } }"},
 		{reactive, "{ from: { job: b }, map: { window: { last: 1 } } }"},
 		{reactive, "{ from: { job: b }, map: { window: day, require: some } }"},
 		{reactive, "{ from: { job: b }, where: { a: [] } }"},
@@ -197,6 +197,7 @@ func TestRulesBeyondTheSchema(t *testing.T) {
 		"payload":                       "whether a schema is one",
 		"renames":                       "other jobs",
 		"webhook":                       "rules over several fields",
+		"time_units":                    "partitionings",
 		"variables":                     "what a variable resolves to",
 	}
 

@@ -1,7 +1,6 @@
 package dag
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -192,8 +191,11 @@ func (s choiceShape) check(n *yaml.Node, label string, c *checker) {
 	text, isText := o.(textShape)
 	if isText && text.enum != nil && n.Tag == "!!str" && n.Value != "" && !slices.Contains(text.enum, n.Value) {
 		p := c.node(n, CodeValue, "%s cannot be %q", label, n.Value)
+		if p.Suggestion = text.insteadOf(n.Value); p.Suggestion != "" {
+			return
+		}
 		if p.nearest(n.Value, text.enum); spelling.Nearest(n.Value, text.enum) == "" {
-			p.Suggestion = cmp.Or(text.instead[n.Value], "it must be "+s.want)
+			p.Suggestion = "it must be " + s.want
 		}
 		return
 	}

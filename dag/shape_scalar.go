@@ -13,11 +13,11 @@ import (
 // textShape is a string.
 type textShape struct {
 	pattern *regexp.Regexp
-	rule    string                  // the pattern's rule, in words
-	enum    []string                // the only values allowed
-	instead map[string]string       // what to do instead of a value that people often try
-	longest int                     // in characters; 0: unlimited
-	valid   func(text string) error // a check that a pattern cannot express; not part of the JSON Schema
+	rule    string                   // the pattern's rule, in words
+	enum    []string                 // the only values allowed
+	instead func(text string) string // what to do instead of a value that is not in enum; may be nil and return ""
+	longest int                      // in characters; 0: unlimited
+	valid   func(text string) error  // a check that a pattern cannot express; not part of the JSON Schema
 }
 
 func (s textShape) fits(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode }
@@ -52,7 +52,7 @@ func (s textShape) checkText(n *yaml.Node, label string, c *checker) {
 		c.node(n, CodeValue, "%s is empty", label)
 	case s.enum != nil && !slices.Contains(s.enum, n.Value):
 		p := c.node(n, CodeValue, "%s cannot be %q", label, n.Value)
-		if p.Suggestion = s.instead[n.Value]; p.Suggestion == "" {
+		if p.Suggestion = s.insteadOf(n.Value); p.Suggestion == "" {
 			p.nearest(n.Value, s.enum)
 		}
 	case s.longest > 0 && count > s.longest:
@@ -64,6 +64,14 @@ func (s textShape) checkText(n *yaml.Node, label string, c *checker) {
 			c.node(n, CodeValue, "%s cannot be %q: %s", label, n.Value, err)
 		}
 	}
+}
+
+// insteadOf returns what to do instead of a text that is not in enum, where the shape knows.
+func (s textShape) insteadOf(text string) string {
+	if s.instead == nil {
+		return ""
+	}
+	return s.instead(text)
 }
 
 // breaks reports whether a text does not match the pattern.

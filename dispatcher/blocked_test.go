@@ -30,7 +30,7 @@ publish:
 
 const whyBlocked = "input letters_made of daily/copy is mapped (`map: same`) from day partitions, but letters/made " +
 	"has month partitions now: no partition of it is the same; deploy daily again, and if its file does not fit " +
-	"either: leave `map` and `partition_by` out: the job's partitions follow from the input's"
+	"either: `map: within` reads the month that each day lies in"
 
 // blockedWorld returns a world in which letters_made went from days to months, while the job daily/copy maps days.
 // Nothing has been routed since the cutover. Deploys refuse to get there, so the reader is out of sight meanwhile.

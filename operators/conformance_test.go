@@ -215,6 +215,8 @@ func TestFileSourceConforms(t *testing.T) {
 	day, hour := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}, dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour}
 	month, byKey, whole := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}, dag.Partitioning{Kind: dag.ByKey},
 		dag.Partitioning{}
+	quarter, half := month, hour
+	quarter.Unit, half.Unit = dag.Quarter, "12h"
 	operatortest.Run(t, builtin(t, "file_source"),
 		at("a file a day", "2024-01-01", day, map[string]any{"path": "days", "pattern": "{date}.csv", "format": "csv"}).
 			wants("'a': 1, 'b': x", "'a': 2, 'b': NULL"),
@@ -222,6 +224,10 @@ func TestFileSourceConforms(t *testing.T) {
 			"format": "csv"}).wants("'a': 2"),
 		at("days in a month", "2024-01", month, map[string]any{"path": "days", "pattern": "{date}.csv",
 			"format": "csv"}).wants("'a': 1, 'b': x", "'a': 2, 'b': NULL", "'a': 3, 'b': y"),
+		at("days in a quarter", "2024-Q1", quarter, map[string]any{"path": "days", "pattern": "{date}.csv",
+			"format": "csv"}).wants("'a': 1, 'b': x", "'a': 2, 'b': NULL", "'a': 3, 'b': y"),
+		at("hours in half a day", "2024-01-01T12", half, map[string]any{"path": "hours", "pattern": "{date}/{hour}.csv",
+			"format": "csv"}).wants("'a': 2"),
 		at("several files a key", "berlin", byKey, map[string]any{"path": "parts", "pattern": "{key}-?.ndjson",
 			"format": "ndjson"}).wants("'n': 1, 'm': NULL", "'n': 2, 'm': x"),
 		at("all of a folder", "all", whole, map[string]any{"path": "days", "pattern": "*.csv", "format": "csv",
@@ -258,8 +264,8 @@ func TestFileSourceConforms(t *testing.T) {
 		at("days without a date", "2024-01-01", day, map[string]any{"path": "days", "pattern": "*.csv",
 			"format": "csv"}).fails("needs other placeholders"),
 
-		at("an unknown placeholder", "", whole, map[string]any{"path": "days", "pattern": "{year}.csv",
-			"format": "csv"}).refused("unknown placeholder {year}"),
+		at("an unknown placeholder", "", whole, map[string]any{"path": "days", "pattern": "{week}.csv",
+			"format": "csv"}).refused("unknown placeholder {week}"),
 		at("a bucket", "", whole, map[string]any{"path": "s3://acme/days", "pattern": "*.csv", "format": "csv"}).
 			refused("which operator s3_source reads"),
 		at("a pattern that leads out", "", whole, map[string]any{"path": "days", "pattern": "../*.csv",

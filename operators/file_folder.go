@@ -114,7 +114,7 @@ func openIn(root, name string, c fileSourceConfig) (*folder, error) {
 }
 
 var errNoPartitions = fault.New(fault.Invalid, "a single file cannot make partitions").
-	WithHint("give a folder and a pattern with {date}, {month}, {hour} or {key}")
+	WithHint("give a folder and a pattern with {date}, {month}, {year} or {key}")
 
 // groups returns the matching files by partition, and those whose names give none.
 func (f *folder) groups(
@@ -167,10 +167,13 @@ type pattern struct {
 }
 
 var placeholders = map[string]string{
-	"{date}":  `(?P<date>\d{4}-\d{2}-\d{2})`,
-	"{month}": `(?P<month>\d{4}-\d{2})`,
-	"{hour}":  `(?P<hour>[01]\d|2[0-3])`,
-	"{key}":   `(?P<key>[^/]+)`,
+	"{date}":    `(?P<date>\d{4}-\d{2}-\d{2})`,
+	"{month}":   `(?P<month>\d{4}-\d{2})`,
+	"{quarter}": `(?P<quarter>\d{4}-Q[1-4])`,
+	"{year}":    `(?P<year>\d{4})`,
+	"{hour}":    `(?P<hour>[01]\d|2[0-3])`,
+	"{minute}":  `(?P<minute>[0-5]\d)`,
+	"{key}":     `(?P<key>[^/]+)`,
 }
 
 var patternPart = regexp.MustCompile(`\{[^{}]*\}|\*|\?|[^{}*?]+|[{}]`)
@@ -198,7 +201,8 @@ func compilePattern(text string) (pattern, error) {
 			seen[part] = true
 			b.WriteString(placeholders[part])
 		case strings.ContainsAny(part, "{}"):
-			return pattern{}, fmt.Errorf("unknown placeholder %s; use {date}, {month}, {hour} or {key}", part)
+			return pattern{}, fmt.Errorf("unknown placeholder %s; use {date}, {hour}, {minute}, {month}, "+
+				"{quarter}, {year} or {key}", part)
 		default:
 			b.WriteString(regexp.QuoteMeta(part))
 		}
@@ -228,7 +232,8 @@ func (p pattern) match(name string) (found, bool) {
 // exampleOf returns the placeholders of a pattern with values that files may give them.
 func exampleOf(pattern string) found {
 	f := found{}
-	values := found{"date": "2026-01-31", "month": "2026-01", "hour": "23", "key": "a"}
+	values := found{"date": "2026-01-31", "month": "2026-01", "quarter": "2026-Q1", "year": "2026", "hour": "23",
+		"minute": "59", "key": "a"}
 	for name, value := range values {
 		if strings.Contains(pattern, "{"+name+"}") {
 			f[name] = value
@@ -243,7 +248,7 @@ func (f found) partition(by dag.Partitioning) (string, error) {
 	case dag.Unpartitioned:
 		return dag.WholeKey, nil
 	case dag.ByKey:
-		for _, placeholder := range []string{"key", "date", "month"} {
+		for _, placeholder := range []string{"key", "date", "month", "quarter", "year"} {
 			if f[placeholder] != "" {
 				return f[placeholder], nil
 			}
@@ -256,17 +261,32 @@ func (f found) partition(by dag.Partitioning) (string, error) {
 	}
 }
 
+// timeKey returns the key of the time partition that a file belongs to, by the most exact time in its name.
 func (f found) timeKey(unit dag.TimeUnit) (string, error) {
-	layout, text := "2006-01-02", f["date"]
+	var (
+		given  dag.TimeUnit
+		layout string
+		text   string
+	)
 	switch {
-	case text == "" && f["month"] != "" && unit == dag.Month:
-		layout, text = "2006-01", f["month"]
-	case text != "" && unit == dag.Hour && f["hour"] != "":
-		layout, text = "2006-01-02T15", text+"T"+f["hour"]
-	case text == "" || unit == dag.Hour:
-		return "",
-			fault.New(fault.Invalid, "partition_by time: %s needs other placeholders in the pattern: {date} (and "+
-				"{hour}, for hours) or {month}", unit)
+	case f["date"] != "" && f["hour"] != "" && f["minute"] != "":
+		given, layout, text = dag.Minute, "2006-01-02 15:04", f["date"]+" "+f["hour"]+":"+f["minute"]
+	case f["date"] != "" && f["hour"] != "":
+		given, layout, text = dag.Hour, "2006-01-02 15", f["date"]+" "+f["hour"]
+	case f["date"] != "":
+		given, layout, text = dag.Day, "2006-01-02", f["date"]
+	case f["month"] != "":
+		given, layout, text = dag.Month, "2006-01", f["month"]
+	case f["quarter"] != "":
+		year, quarter, _ := strings.Cut(f["quarter"], "-")
+		given, layout = dag.Quarter, "2006-01"
+		text = year + map[string]string{"Q1": "-01", "Q2": "-04", "Q3": "-07", "Q4": "-10"}[quarter]
+	case f["year"] != "":
+		given, layout, text = dag.Year, "2006", f["year"]
+	}
+	if given == "" || given != unit && !dag.Nests(given, unit) {
+		return "", fault.New(fault.Invalid, "partition_by time: %s needs other placeholders in the pattern: %s",
+			unit, placeholdersFor(unit))
 	}
 
 	at, err := time.Parse(layout, text)
@@ -274,15 +294,22 @@ func (f found) timeKey(unit dag.TimeUnit) (string, error) {
 		return "", fault.New(fault.Invalid, "%s is not a date", text).
 			WithHint("rename the file or move it away")
 	}
-	switch unit {
+	return unit.KeyOf(at), nil
+}
+
+// placeholdersFor names the placeholders that a pattern needs for partitions of a unit.
+func placeholdersFor(unit dag.TimeUnit) string {
+	switch unit.Named() {
+	case dag.Minute:
+		return "{date}, {hour} and {minute}"
 	case dag.Hour:
-		return at.Format("2006-01-02T15"), nil
-	case dag.Week:
-		year, week := at.ISOWeek()
-		return fmt.Sprintf("%04d-W%02d", year, week), nil
+		return "{date} and {hour}"
 	case dag.Month:
-		return at.Format("2006-01"), nil
-	default:
-		return at.Format("2006-01-02"), nil
+		return "{date} or {month}"
+	case dag.Quarter:
+		return "{date}, {month} or {quarter}"
+	case dag.Year:
+		return "{date}, {month}, {quarter} or {year}"
 	}
+	return "{date}"
 }

@@ -84,7 +84,7 @@ func (p NamePattern) PartitionOf(name string, by dag.Partitioning) (key string, 
 // together matches patterns in which what makes the partition stands before everything that differs within one: dates
 // and hours from the largest to the smallest, or a key that ends with its folder.
 var together = regexp.MustCompile(`^[^*?{}]*(\{key\}(/.*|[^*?{}]*)|` +
-	`(\{month\}|\{date\}([^*?{}]*\{hour\})?)(?:[^{}]*))$`)
+	`(\{(?:month|quarter|year)\}|\{date\}([^*?{}]*\{hour\}([^*?{}]*\{minute\})?)?)(?:[^{}]*))$`)
 
 // Together reports whether, in the order of names, the files of each partition follow each other without others in
 // between.

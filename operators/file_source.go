@@ -42,7 +42,7 @@ const fileSourceSchema = `{
     "path": {"type": "string", "minLength": 1,
       "description": "A file, or a folder of files, inside one of the folders that the org may read on this server."},
     "pattern": {"type": "string", "minLength": 1,
-      "description": "Path in the folder; * and ? match within names; {date}, {month}, {hour}, {key} set the key."},` +
+      "description": "Path in the folder; * and ? match within names; {date}, {month} and others set the key."},` +
 	tabularSchema + `
   }
 }`

@@ -143,6 +143,7 @@ func TestPatternsThatMakeNoPartitionAreRefused(t *testing.T) {
 	op, _ := registry.Get("file_source")
 	day, month := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}, dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}
 	hour, key := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour}, dag.Partitioning{Kind: dag.ByKey}
+	in := func(unit dag.TimeUnit) dag.Partitioning { return dag.Partitioning{Kind: dag.ByTime, Unit: unit} }
 	for _, test := range []struct {
 		pattern string
 		by      dag.Partitioning
@@ -154,12 +155,23 @@ func TestPatternsThatMakeNoPartitionAreRefused(t *testing.T) {
 		{"{date}/{hour}.csv", hour, ""},
 		{"{month}.csv", month, ""},
 		{"{date}.csv", month, ""},
+		{"{year}.csv", in(dag.Year), ""},
+		{"{quarter}.csv", in(dag.Year), ""},
+		{"{month}.csv", in(dag.Quarter), ""},
+		{"{quarter}.csv", in(dag.Quarter), ""},
+		{"{date}T{hour}{minute}.csv", in("15m"), ""},
+		{"{date}T{hour}{minute}.csv", in("6h"), ""},
+		{"{date}T{hour}.csv", day, ""},
+		{"{year}.csv", key, ""},
 		{"{key}.csv", key, ""},
 		{"{date}.csv", key, ""},
 		{"", day, "a single file cannot make partitions"},
 		{"x.csv", day, "needs other placeholders"},
 		{"{month}.csv", day, "needs other placeholders"},
 		{"{date}.csv", hour, "needs other placeholders"},
+		{"{date}T{hour}.csv", in("15m"), "needs other placeholders in the pattern: {date}, {hour} and {minute}"},
+		{"{year}.csv", in(dag.Quarter), "needs other placeholders in the pattern: {date}, {month} or {quarter}"},
+		{"{month}.csv", in(dag.Week), "needs other placeholders in the pattern: {date}"},
 		{"{hour}.csv", key, "needs {key}"},
 	} {
 		fault := op.Spec().CheckJob(&dag.Job{Operator: "file_source", Outputs: []string{"rows"}, PartitionBy: test.by,
@@ -170,6 +182,34 @@ func TestPatternsThatMakeNoPartitionAreRefused(t *testing.T) {
 		}
 		require.NotNil(t, fault, "%s %s", test.pattern, test.by)
 		require.Contains(t, fault.Message, test.want)
+	}
+}
+
+// A file belongs to the partition that the most exact time in its name lies in.
+func TestPartitionsOfNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, name string
+		unit          dag.TimeUnit
+		want          string
+	}{
+		{"{date}.csv", "2024-06-30.csv", dag.Quarter, "2024-Q2"},
+		{"{date}.csv", "2024-12-30.csv", dag.Year, "2024"},
+		{"{date}.csv", "2024-12-30.csv", dag.Week, "2025-W01"},
+		{"{month}.csv", "2024-12.csv", dag.Quarter, "2024-Q4"},
+		{"q-{quarter}.csv", "q-2024-Q3.csv", dag.Quarter, "2024-Q3"},
+		{"q-{quarter}.csv", "q-2024-Q3.csv", dag.Year, "2024"},
+		{"{year}/*.csv", "2024/a.csv", dag.Year, "2024"},
+		{"{date}T{hour}.csv", "2024-06-30T23.csv", "6h", "2024-06-30T18"},
+		{"{date}T{hour}{minute}.csv", "2024-06-30T2359.csv", "15m", "2024-06-30T23:45"},
+		{"{date}T{hour}{minute}.csv", "2024-06-30T2359.csv", dag.Minute, "2024-06-30T23:59"},
+	} {
+		p, err := operators.CompileNamePattern(c.pattern)
+		require.NoError(t, err)
+		key, ok, err := p.PartitionOf(c.name, dag.Partitioning{Kind: dag.ByTime, Unit: c.unit})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, c.want, key)
 	}
 }
 

@@ -36,6 +36,12 @@ func TestCellsAreLaidOutByTime(t *testing.T) {
 	require.Equal(t, []string{"2026: Jan", "2025: Nov Dec"}, lines(in(dag.Month), "2026-01", "2025-12", "2025-11"))
 	require.Equal(t, []string{"Fri 2 Jan 2026: 00", "Thu 1 Jan 2026: 22 23"},
 		lines(in(dag.Hour), "2026-01-02T00", "2026-01-01T23", "2026-01-01T22"))
+	require.Equal(t, []string{"Fri 2 Jan 2026: 00 06", "Thu 1 Jan 2026: 18"},
+		lines(in("6h"), "2026-01-02T06", "2026-01-02T00", "2026-01-01T18"))
+	require.Equal(t, []string{"Fri 2 Jan 2026: 00:00", "Thu 1 Jan 2026: 23:30 23:45"},
+		lines(in("15m"), "2026-01-02T00:00", "2026-01-01T23:45", "2026-01-01T23:30"))
+	require.Equal(t, []string{"2026: Q1", "2025: Q3 Q4"}, lines(in(dag.Quarter), "2026-Q1", "2025-Q4", "2025-Q3"))
+	require.Equal(t, []string{"2030s: 2030", "2020s: 2028 2029"}, lines(in(dag.Year), "2030", "2029", "2028"))
 	require.Equal(t, []string{": eu us"}, lines(dag.Partitioning{Kind: dag.ByKey}, "eu", "us"))
 	require.Empty(t, lines(in(dag.Day)))
 }

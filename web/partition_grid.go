@@ -12,7 +12,7 @@ import (
 // cellsShown is how many partitions a page has: a year of days, two weeks of hours.
 const cellsShown = 372
 
-// cellRow is a line of the grid: the partitions of one month, day or year, the first one first.
+// cellRow is a line of the grid: the partitions of one day, month, year or decade, the first one first.
 type cellRow struct {
 	Name  string
 	Cells []gridCell
@@ -58,9 +58,15 @@ func placeOf(p dag.Partitioning, key string) (line, short string) {
 		start = start.In(zone)
 	}
 
-	switch p.Unit {
+	switch p.Unit.Named() {
+	case dag.Minute:
+		return start.Format("Mon 2 Jan 2006"), start.Format("15:04")
 	case dag.Hour:
 		return start.Format("Mon 2 Jan 2006"), start.Format("15")
+	case dag.Quarter:
+		return start.Format("2006"), key[len(key)-2:]
+	case dag.Year:
+		return key[:len(key)-1] + "0s", key
 	case dag.Day:
 		return start.Format("January 2006"), start.Format("2")
 	case dag.Month:

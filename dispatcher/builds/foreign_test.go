@@ -68,7 +68,7 @@ func TestForeignMappingIsChecked(t *testing.T) {
 		require.Equal(t, []fault.Problem{{Location: "dag.yaml:6:33", Code: "mapping",
 			Message: `job "spelled" has day partitions, but input "letters_made" has month partitions: ` +
 				"no partition of it is the same",
-			Suggestion: "leave `map` and `partition_by` out: the job's partitions follow from the input's"}},
+			Suggestion: "`map: within` reads the month that each day lies in"}},
 			problemsOf(err))
 	}
 }

@@ -199,34 +199,14 @@ func (g *grid) expected(ctx context.Context, before string, limit int, now time.
 	return keys, err
 }
 
-// pastKeys returns the keys of as many partitions in time as a page has, from the last of a span that comes before a
-// key, down to the first.
+// pastKeys returns the keys of as many partitions in time as a page has: the last ones of a span that come before a
+// key.
 func pastKeys(p dag.Partitioning, span catalog.Span, before string, limit int) []string {
-	start, _, err := p.Bounds(span.First)
-	if err != nil {
-		return nil
-	}
 	last := span.Last
 	if before != "" && before < last {
 		last = before
 	}
-	from, end, err := p.Bounds(last)
-	if err != nil {
-		return nil
-	}
-
-	// Months differ in length, and so do days where clocks change: half as much again is more than enough.
-	const most = 200 * 365 * 24 * time.Hour
-	window := end.Sub(from) / 2 * 3
-	if window < most/time.Duration(limit+2) {
-		window *= time.Duration(limit + 2)
-	} else {
-		window = most
-	}
-	if back := end.Add(-window); back.After(start) {
-		start = back
-	}
-	return p.KeysBetween(start, end)
+	return p.KeysUpTo(span.First, last, limit+1) // one more than the page has, which ends before its last
 }
 
 // outdated reports which of the partitions that readers see newest were made from other revisions than the inputs have.

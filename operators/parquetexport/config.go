@@ -19,7 +19,7 @@ const configSchema = `{
     "folder": {"type": "string", "minLength": 1, "maxLength": 1024,
       "description": "The folder to write to, in place of a bucket: inside one of those that the org may write on this server."},
     "path": {"type": "string", "minLength": 1, "maxLength": 512,
-      "description": "Where a partition goes, such as sales/day={partition}; {year}, {month}, {day}, {hour}, {dag} and {job} are its parts."},
+      "description": "Where a partition goes, such as sales/day={partition}; {year} to {minute}, {dag} and {job} are its parts."},
     "max_rows": {"type": "integer", "minimum": 1, "maximum": 1000000000000,
       "description": "The most rows of a file: a partition is several files, which its manifest lists; one file by default."}
   }

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -18,10 +19,36 @@ type layout [][]string
 var (
 	layoutPart = regexp.MustCompile(`\{[^{}]*\}|[^{}]+|[{}]`)
 	plainText  = regexp.MustCompile(`^[A-Za-z0-9._=-]+$`)
+	anyDigit   = regexp.MustCompile(`\d`)
 )
 
+// timeParts are the placeholders for parts of keys of time.
+var timeParts = []string{"{year}", "{quarter}", "{month}", "{day}", "{hour}", "{minute}"}
+
 // placeholders are what a `path` may have in braces.
-var placeholders = []string{"{partition}", "{year}", "{month}", "{day}", "{hour}", "{dag}", "{job}"}
+var placeholders = slices.Concat([]string{"{partition}"}, timeParts, []string{"{dag}", "{job}"})
+
+// partsOf returns the placeholders that together are the key of a partition, in its order.
+func partsOf(by dag.Partitioning) []string {
+	if by.Kind != dag.ByTime {
+		return nil
+	}
+	switch by.Unit.Named() {
+	case dag.Year:
+		return []string{"{year}"}
+	case dag.Quarter:
+		return []string{"{year}", "{quarter}"}
+	case dag.Month:
+		return []string{"{year}", "{month}"}
+	case dag.Day:
+		return []string{"{year}", "{month}", "{day}"}
+	case dag.Hour:
+		return []string{"{year}", "{month}", "{day}", "{hour}"}
+	case dag.Minute:
+		return []string{"{year}", "{month}", "{day}", "{hour}", "{minute}"}
+	}
+	return nil // weeks
+}
 
 func parseLayout(path string) (l layout, err error) {
 	for _, name := range strings.Split(path, "/") {
@@ -54,17 +81,13 @@ func (l layout) has(placeholder string) bool {
 // partitions returns an error if two partitions would have the same folder, or a partition lacks what a placeholder
 // stands for.
 func (l layout) partitions(by dag.Partitioning) error {
-	of := map[dag.TimeUnit][]string{dag.Month: {"{year}", "{month}"}, dag.Day: {"{year}", "{month}", "{day}"},
-		dag.Hour: {"{year}", "{month}", "{day}", "{hour}"}}[by.Unit]
-	if by.Kind != dag.ByTime {
-		of = nil
-	}
-
-	for _, placeholder := range placeholders[1:5] {
+	of := partsOf(by)
+	for _, placeholder := range timeParts {
 		if l.has(placeholder) && !slices.Contains(of, placeholder) {
 			return fmt.Errorf("%s have no %s", by, placeholder)
 		}
 	}
+
 	switch whole := by.Kind == dag.Unpartitioned; {
 	case whole && l.has("{partition}"):
 		return errors.New("the job has no partitions, so there is nothing for {partition}")
@@ -87,9 +110,9 @@ const mostName = 255
 // folder returns the folder of a partition, its names separated by slashes.
 func (l layout) folder(by dag.Partitioning, key, dagName, job string) (string, error) {
 	values := map[string]string{"{partition}": escape(key), "{dag}": escape(dagName), "{job}": escape(job)}
-	if by.Kind == dag.ByTime {
-		for i, part := range strings.FieldsFunc(key, func(r rune) bool { return r == '-' || r == 'T' }) {
-			values[placeholders[1+min(i, 3)]] = part
+	if of := partsOf(by); of != nil {
+		for i, digits := range strings.FieldsFunc(key, func(r rune) bool { return r < '0' || r > '9' }) {
+			values[of[i]] = digits
 		}
 	}
 
@@ -125,13 +148,13 @@ func (l layout) names(values map[string]string) []string {
 func (l layout) anyFolder(by dag.Partitioning, dagName, job string) []string {
 	digits := func(pattern string) string { return strings.ReplaceAll(pattern, "#", dag.AnyDigit) }
 	values := map[string]string{"{dag}": escape(dagName), "{job}": escape(job), "{partition}": dag.AnyText}
-	for i, placeholder := range placeholders[1:5] {
-		values[placeholder] = digits([]string{"####", "##", "##", "##"}[i])
+	for i, placeholder := range timeParts {
+		values[placeholder] = digits([]string{"####", "#", "##", "##", "##", "##"}[i])
 	}
 	switch {
 	case by.Kind == dag.ByTime:
-		values["{partition}"] = digits(map[dag.TimeUnit]string{dag.Hour: "####-##-##T##", dag.Day: "####-##-##",
-			dag.Week: "####-W##", dag.Month: "####-##"}[by.Unit])
+		key := by.Unit.KeyOf(time.Date(2001, 1, 31, 5, 0, 0, 0, time.UTC)) // all keys have its form
+		values["{partition}"] = strings.ReplaceAll(anyDigit.ReplaceAllString(key, dag.AnyDigit), ":", escape(":"))
 	case by.Kind == dag.ByRange:
 		values["{partition}"] = dag.AnyDigit + dag.AnyText + "-" + dag.AnyDigit + dag.AnyText
 	}

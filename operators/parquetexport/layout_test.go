@@ -3,6 +3,7 @@ package parquetexport
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +15,8 @@ func TestPathsOfPartitions(t *testing.T) {
 	day := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}
 	hour := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour, Timezone: "Europe/Berlin"}
 	month := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}
+	sixHours := dag.Partitioning{Kind: dag.ByTime, Unit: "6h"}
+	quarterHours := dag.Partitioning{Kind: dag.ByTime, Unit: "15m"}
 	byKey := dag.Partitioning{Kind: dag.ByKey}
 	for _, c := range []struct {
 		path string
@@ -27,6 +30,12 @@ func TestPathsOfPartitions(t *testing.T) {
 		{"{year}-{month}", month, "2024-01", "2024-01"},
 		{"w={partition}", dag.Partitioning{Kind: dag.ByTime, Unit: dag.Week}, "2024-W05", "w=2024-W05"},
 		{"r={partition}", dag.Partitioning{Kind: dag.ByRange, Column: "n", Size: 10}, "0-10", "r=0-10"},
+		{"y={year}", dag.Partitioning{Kind: dag.ByTime, Unit: dag.Year}, "2024", "y=2024"},
+		{"{year}/q={quarter}", dag.Partitioning{Kind: dag.ByTime, Unit: dag.Quarter}, "2024-Q3", "2024/q=3"},
+		{"q={partition}", dag.Partitioning{Kind: dag.ByTime, Unit: dag.Quarter}, "2024-Q3", "q=2024-Q3"},
+		{"{year}{month}{day}/h={hour}", sixHours, "2001-10-28T18", "20011028/h=18"},
+		{"{year}{month}{day}/{hour}-{minute}", quarterHours, "2001-10-28T18:45", "20011028/18-45"},
+		{"at={partition}", quarterHours, "2001-10-28T18:45", "at=2001-10-28T18%3A45"},
 		{"whole", dag.Partitioning{}, dag.WholeKey, "whole"},
 		{"shop={partition}", byKey, `a=b%c:"d" ü#?*'[{^`, "shop=a%3Db%25c%3A%22d%22 ü%23%3F%2A%27%5B%7B%5E"},
 		{"{partition}", byKey, "..x", "%2E.x"},
@@ -44,6 +53,26 @@ func TestPathsOfPartitions(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.folder(byKey, strings.Repeat("%", dag.MaxKeyBytes), "d", "j")
 	require.ErrorContains(t, err, "its folder has a name of 602 bytes")
+}
+
+// What is said of all folders beforehand fits each of them.
+func TestFoldersOfAllPartitions(t *testing.T) {
+	t.Parallel()
+	for _, unit := range dag.TimeUnits {
+		by := dag.Partitioning{Kind: dag.ByTime, Unit: unit}
+		l, err := parseLayout("at={partition}")
+		require.NoError(t, err)
+		folder, err := l.folder(by, by.KeyAt(time.Date(2024, 10, 27, 18, 30, 0, 0, time.UTC)), "d", "j")
+		require.NoError(t, err)
+
+		all := l.anyFolder(by, "d", "j")[0]
+		require.Len(t, all, len(folder), unit)
+		for i := range folder {
+			digit := folder[i] >= '0' && folder[i] <= '9'
+			require.True(t, all[i] == folder[i] || string(all[i]) == dag.AnyDigit && digit,
+				"%q is not of the form %q", folder, all)
+		}
+	}
 }
 
 func TestPathsThatAreRefused(t *testing.T) {
@@ -69,6 +98,7 @@ func TestPathsThatAreRefused(t *testing.T) {
 	}
 
 	day := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}
+	quarter := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Quarter}
 	for _, c := range []struct {
 		path string
 		by   dag.Partitioning
@@ -78,6 +108,9 @@ func TestPathsThatAreRefused(t *testing.T) {
 		{"a/{year}/{day}", day, "would overwrite"},
 		{"a/{hour}/{partition}", day, "have no {hour}"},
 		{"a/{year}/{partition}", dag.Partitioning{Kind: dag.ByTime, Unit: dag.Week}, "have no {year}"},
+		{"a/{year}", quarter, "it needs {partition}, or all of {year}, {quarter}"},
+		{"a/{year}/{month}", quarter, "quarter partitions have no {month}"},
+		{"{year}/{month}/{day}/{hour}", dag.Partitioning{Kind: dag.ByTime, Unit: "15m"}, "15-minute partitions would"},
 		{"a/{year}", dag.Partitioning{Kind: dag.ByKey}, "have no {year}"},
 		{"a", dag.Partitioning{Kind: dag.ByKey}, "it needs {partition}"},
 		{"a/{partition}", dag.Partitioning{}, "nothing for {partition}"},

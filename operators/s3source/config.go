@@ -17,7 +17,7 @@ const configSchema = `{
     "prefix": {"type": "string", "minLength": 1, "maxLength": 1024,
       "description": "What the keys of the objects begin with, as it is; a folder's ends in a slash."},
     "pattern": {"type": "string", "minLength": 1, "maxLength": 1024,
-      "description": "The rest of the keys; * and ? match within names; {date}, {month}, {hour}, {key} set the partition."},
+      "description": "The rest of the keys; * and ? match within names; {date}, {hour}, {month} and others set the partition."},
     "ascending_keys": {"type": "boolean",
       "description": "New objects come last in the order of keys, so a listing goes on where all was read; false by default."},
     "list_all_every": {"type": "string", "minLength": 2,

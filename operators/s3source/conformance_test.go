@@ -84,6 +84,7 @@ func TestPatternsOfJobs(t *testing.T) {
 	t.Parallel()
 	hourly := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Hour}
 	monthly := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Month}
+	yearly := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Year}
 	for _, c := range []struct {
 		pattern   string
 		by        dag.Partitioning
@@ -98,6 +99,10 @@ func TestPatternsOfJobs(t *testing.T) {
 		{"{date}/{hour}-*.csv", daily, true, ""},
 		{"{date}.csv", monthly, true, ""},
 		{"{month}/*.csv", monthly, true, ""},
+		{"{quarter}/*.csv", yearly, true, ""},
+		{"{year}/*.csv", yearly, true, ""},
+		{"{date}/{hour}/{minute}.csv", hourly, true, ""},
+		{"*/{year}.csv", yearly, true, "follow each other"},
 		{"{key}/*.csv", byKey, true, ""},
 		{"{key}.csv", byKey, true, ""},
 		{"{date}/*.csv", byKey, true, ""},
