@@ -8,6 +8,10 @@ const Handler = "handler"
 // OwnCode is the operator of jobs that run code sent with the deploy, which `udf` names.
 const OwnCode = "udf"
 
+// Seed is the operator of jobs whose output is a small table beside the DAG file. Such a job states neither a source
+// nor inputs.
+const Seed = "seed"
+
 // OperatorSpec describes an operator, as far as DAG files depend on it.
 type OperatorSpec struct {
 	Name    string
@@ -74,6 +78,10 @@ type OperatorSpec struct {
 	// its inputs. If it is nil, jobs have none.
 	Queries func(job *Job) []Query
 
+	// SQL returns the paths of a config that lead to statements, in which macros may be called. If it is nil, it has
+	// none.
+	SQL func(config map[string]any) [][]string
+
 	// Derive returns how a job's outputs are computed from the columns of its inputs. It takes the names of those
 	// columns in lower case; nil stands for columns that are not known. It returns false where it is not sure, and an
 	// error where nobody could look. If it is nil, jobs depend on the whole definitions of their inputs.
@@ -127,6 +135,9 @@ type Catalog struct {
 	Runtimes  []string // mapped runtime names; nil: not checked
 	// Statement returns what is wrong with the SQL of a check of a job; nil: not checked.
 	Statement func(job *Job, sql string) *ConfigError
+	// Expand writes out the macros of files that statements call; nil: nobody here can, and statements stay as they
+	// are. An error says that nobody could look.
+	Expand func(files, statements []string) (Expanded, error)
 	// Names looks at the names that a document gives to columns; nil: not checked.
 	Names func(of Naming) (Named, error)
 	// Folders returns an error if the jobs of a DAG may not read a path of the server; nil: not checked.

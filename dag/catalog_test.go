@@ -52,6 +52,11 @@ func testCatalog() Catalog {
 			}`),
 		},
 
+		"seed": {Name: Seed, Version: "1.0.0", Source: true, Replayable: true, ConfigSchema: []byte(`{
+			"type": "object", "required": ["csv"], "additionalProperties": false,
+			"properties": {"csv": {"type": "string"}}
+		}`)},
+
 		"command": {Name: "command", Version: "1.0.0", Source: true, Reactive: true},
 	}}
 }

@@ -121,6 +121,9 @@ func (d *decoder) config(v value, j *Job, op OperatorSpec, known bool) {
 		return
 	}
 
+	if !d.macros.inConfig(d, j, op, t) {
+		return
+	}
 	if err := op.refuses(j); err != nil {
 		d.operatorFault(err, t)
 		return
@@ -141,11 +144,12 @@ func (d *decoder) operatorFault(err *ConfigError, t *configTree) {
 		return
 	}
 	_, place := t.find(append([]string{err.Key}, err.Within...)) // an empty key leads to the config as a whole
-	p := d.node(place, CodeConfig, "%s", err.Message)
+	p := d.node(place, CodeConfig, "%s", d.macros.withoutPlace(place, err.Message))
 	p.nearest(err.Unknown, err.Known)
+	d.macros.suggest(p)
 	p.unseen = err.Unseen
 	if from, ok := t.inlined[err.Key]; ok {
-		p.Message = fmt.Sprintf("%s: %s", from.Value, err.Message)
+		p.Message = fmt.Sprintf("%s: %s", from.Value, p.Message)
 	}
 	for _, more := range err.More {
 		d.operatorFault(more, t)

@@ -61,11 +61,14 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 		to := rule.get("to")
 		c.To = &CheckRelation{Input: to.get("input").text(), Column: to.get("column").text()}
 	case "sql":
-		c.SQL = rule.text()
+		if c.SQL, ok = d.macros.inCheck(d, rule); !ok {
+			return c, false
+		}
 		if d.cat.Statement != nil && c.SQL != "" {
 			if err := d.cat.Statement(j, c.SQL); err != nil {
-				p := d.node(rule.node, CodeConfig, "%s", err.Message)
+				p := d.node(rule.node, CodeConfig, "%s", d.macros.withoutPlace(rule.node, err.Message))
 				p.nearest(err.Unknown, err.Known)
+				d.macros.suggest(p)
 				p.unseen = err.Unseen
 			}
 		}

@@ -102,7 +102,7 @@ func (d *decoder) setting(job value, name string) value {
 
 // activation derives whether a source or inputs create the job's tasks, and reports fields for the other kind.
 func (d *decoder) activation(v value, j *Job) {
-	source, inputs := v.has("source"), v.has("inputs")
+	source, inputs := v.has("source") || j.Operator == Seed, v.has("inputs")
 	j.Activation = ActivationSource
 	if inputs {
 		j.Activation = ActivationReactive
@@ -235,7 +235,9 @@ func storageOf(v value) Storage {
 }
 
 func (d *decoder) source(v value, j *Job) {
-	if v.has("source") {
+	if j.Operator == Seed {
+		j.Source = &Source{Kind: SourceDeploy, OnDeploy: true}
+	} else if v.has("source") {
 		s := v.get("source")
 		j.Source = &Source{
 			Kind:     s.get("kind").text(),

@@ -238,9 +238,12 @@ const (
 // SourceAlwaysOn is the kind of a source with a single task that runs until it is drained.
 const SourceAlwaysOn = "always_on"
 
+// SourceDeploy is the kind of the source of a seed, which only deploys change. DAG files do not name it.
+const SourceDeploy = "deploy"
+
 // Source is what creates the tasks of a source job.
 type Source struct {
-	Kind     string        `json:"kind"`               // cron, poll, webhook, manual, timer or always_on
+	Kind     string        `json:"kind"`               // cron, poll, webhook, manual, timer, always_on or deploy
 	Schedule string        `json:"schedule,omitempty"` // cron: five fields or @daily, @hourly, ...
 	Timezone string        `json:"timezone,omitempty"` // cron: IANA name; "UTC" by default
 	Start    string        `json:"start,omitempty"`    // cron: first instant, RFC 3339 or date

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -28,7 +29,8 @@ func (j *Job) ForwardOnly(op OperatorSpec) bool {
 	if j.Effect == EffectExternal || len(j.Outputs) == 0 {
 		return true
 	}
-	return j.Source != nil && (!op.Replayable || j.Source.Kind != "cron" && j.Source.Kind != "poll")
+	replays := []string{"cron", "poll", SourceDeploy}
+	return j.Source != nil && (!op.Replayable || !slices.Contains(replays, j.Source.Kind))
 }
 
 // Identity returns the name under which the job was first deployed. As long as `renamed_from` stays in the file, a

@@ -92,6 +92,8 @@ var documentShape = objectShape{what: "a DAG", doc: "A DAG of jobs that read and
 	{name: "description", of: sentence, doc: "What the DAG is for."},
 	{name: "vars", of: tableShape{key: variableName, of: variableShape, max: MaxVariables},
 		doc: "Variables, used as ${var.name}; set by --var, target or environment file at deploy."},
+	{name: "macros", of: listShape{of: filePath, min: 1, max: 100, single: true},
+		doc: "Files of CREATE MACRO statements, for the SQL of jobs and checks."},
 	{name: "defaults", of: defaultsShape, doc: "Fields of every job that does not state them itself."},
 	{name: "jobs", of: listOf(jobShape, 1, MaxJobs), doc: "The jobs.", required: true},
 	{name: "publish", of: tableShape{key: datasetName, of: publishShape, max: MaxJobs},
@@ -134,7 +136,9 @@ var defaultsShape = objectShape{
 	fields: append([]field{runtimeField, storageField}, executionFields...),
 }
 
-var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, fields: append([]field{
+var noInputs = &setting{"operator", Seed} // nor a source
+
+var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, unless: noInputs, fields: append([]field{
 	{name: "name", of: nameShape, doc: "Unique in the DAG; a job is addressed as DAG/JOB.", required: true},
 	{name: "renamed_from", of: nameShape,
 		doc: "The name under which the job was first deployed: it keeps that identity."},
@@ -143,7 +147,7 @@ var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, f
 	runtimeField,
 	{name: "operator", of: operatorName, doc: "What the job computes with.", required: true},
 	{name: "code_version", of: shortText, doc: "Hashed, for code that the platform cannot see."},
-	{name: "source", of: sourceShape, doc: "What creates tasks; for jobs without inputs."},
+	{name: "source", of: sourceShape, doc: "What creates tasks; for jobs without inputs. A seed has none."},
 	{name: "bootstrap", of: bootstrapShape, doc: "Sources only: what to do once when a new version is activated."},
 	{name: "inputs", of: listOf(inputShape, 1, MaxInputs), doc: "What the job reads."},
 	{name: "trigger", of: oneOf("all", "any"),

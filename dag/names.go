@@ -85,11 +85,13 @@ func (d *decoder) nameFault(f NameFault, at value, config *configTree) {
 	message := f.Message
 	if config != nil && len(f.Path) > 1 && f.Path[0] == "config" {
 		if file := config.inlined[f.Path[1]]; file != nil { // its text is that of a file
+			f.Offset = d.macros.offset(file, d.textOf(file), f)
 			message = fmt.Sprintf("%s: %s%s", file.Value, message, placeInText(d.textOf(file), f.Offset))
 			d.suggestName(d.node(file, CodeReference, "%s", message), f)
 			return
 		}
 	}
+	f.Offset = d.macros.offset(place, place.Value, f)
 	if !f.Text || f.Offset < 0 {
 		d.suggestName(d.node(place, CodeReference, "%s", message), f)
 		return
@@ -107,9 +109,11 @@ func (d *decoder) nameFault(f NameFault, at value, config *configTree) {
 func (d *decoder) suggestName(p *Problem, f NameFault) {
 	if f.Suggestion != "" {
 		p.suggest("%s", f.Suggestion)
+		d.macros.suggest(p)
 		return
 	}
 	p.nearest(f.Unknown, f.Known)
+	d.macros.suggest(p)
 }
 
 // textOf returns the text of a file that a node names.

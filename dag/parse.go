@@ -96,8 +96,9 @@ type decoder struct {
 	datasets map[string]Partitioning    // of other DAGs
 	columns  map[string][]Column        // of datasets of other DAGs
 	sound    map[*yaml.Node]*configTree // configs without a fault, by the node of their job
-	dag      string                     // the document's name
-	jobs     map[string]*Job            // of the document, by name; the first of those that share a name
+	macros   macros
+	dag      string          // the document's name
+	jobs     map[string]*Job // of the document, by name; the first of those that share a name
 }
 
 func (d *decoder) document(root value, given map[string]string) *Document {
@@ -111,6 +112,7 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 
 	doc.Name = root.get("name").text()
 	d.dag = doc.Name
+	d.macros.read(d, root.get("macros"))
 	doc.Description = root.get("description").text()
 
 	nodes := root.get("jobs").items()
@@ -123,6 +125,8 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 			d.jobs[doc.Jobs[i].Name] = &doc.Jobs[i]
 		}
 	}
+
+	d.macros.collisions(d, doc, root.get("publish"))
 
 	doc.byName = d.jobs
 	acyclic := d.link(doc, nodes)

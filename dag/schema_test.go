@@ -51,6 +51,8 @@ func TestSchemaAgrees(t *testing.T) {
 		{"%s", "name: a\njobs: [{ operator: command, source: { kind: manual } }]"},
 		{"%s", "name: a\njobs: [{ name: a, source: { kind: manual } }]"},
 		{"%s", "name: a\njobs: [{ name: a, operator: command }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: seed, config: { csv: a }, source: { kind: manual } }]"},
+		{"%s", "name: a\njobs: [{ name: a, operator: seed, config: { csv: a }, inputs: [{ from: { dataset: b } }] }]"},
 		{"%s", "name: a\njobs: [{ name: a, operator: nothing, source: { kind: manual } }]"},
 		{"%s", "name: a\njobs: [{ name: a, operator: command, source: {} }]"},
 		{"%s", "name: a\njobs: [{ name: a, operator: command, source: { kind: cron } }]"},

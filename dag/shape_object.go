@@ -23,11 +23,15 @@ type objectShape struct {
 	doc    string
 	fields []field
 	oneOf  []string            // exactly one of these must be there
+	unless *setting            // where this is set, none of them may be there; nil: nothing stands for them
 	needs  map[string]string   // fields that make sense only beside another, and that other
 	apart  map[string]string   // fields that make no sense beside another, and that other
 	tag    string              // the field that decides which others may be there
 	cases  map[string]tagCases // by the tag's value
 }
+
+// setting is a field with a value.
+type setting struct{ name, value string }
 
 // tagCases are the fields that go with one value of the tag.
 type tagCases struct{ required, optional []string }
@@ -101,6 +105,13 @@ func (s objectShape) checkOneOf(v value, misspelled map[string]bool, c *checker)
 			chosen = append(chosen, key.Value)
 		}
 	}
+	if s.unless != nil && v.get(s.unless.name).text() == s.unless.value {
+		for _, name := range chosen {
+			c.node(v.key(name), CodeConflict, "%s of %s %s has no `%s`", s.what, s.unless.name, s.unless.value, name)
+		}
+		return
+	}
+
 	meant := func(name string) bool { return misspelled[name] }
 	if len(s.oneOf) > 0 && len(chosen) == 0 && !slices.ContainsFunc(s.oneOf, meant) {
 		c.node(v.node, CodeMissing, "%s needs one of `%s`", s.what, strings.Join(s.oneOf, "`, `"))
@@ -147,11 +158,7 @@ func (s objectShape) schema() map[string]any {
 		m["required"] = required
 	}
 	if len(s.oneOf) > 0 {
-		var alternatives []any
-		for _, name := range s.oneOf {
-			alternatives = append(alternatives, map[string]any{"required": []string{name}})
-		}
-		m["oneOf"] = alternatives
+		m["oneOf"] = s.oneOfSchemas()
 	}
 	if len(s.needs) > 0 {
 		dependent := map[string]any{}
@@ -171,6 +178,27 @@ func (s objectShape) schema() map[string]any {
 		m["allOf"] = s.caseSchemas()
 	}
 	return m
+}
+
+// oneOfSchemas returns a schema for each of the alternative fields, and one for none of them where that may be.
+func (s objectShape) oneOfSchemas() (alternatives []any) {
+	for _, name := range s.oneOf {
+		alternatives = append(alternatives, map[string]any{"required": []string{name}})
+	}
+	if s.unless == nil {
+		return alternatives
+	}
+
+	set := map[string]any{
+		"properties": map[string]any{s.unless.name: map[string]any{"const": s.unless.value}},
+		"required":   []string{s.unless.name},
+	}
+	without := map[string]any{"not": map[string]any{"anyOf": alternatives}}
+	with := make([]any, len(alternatives))
+	for i, alternative := range alternatives {
+		with[i] = map[string]any{"allOf": []any{alternative, map[string]any{"not": set}}}
+	}
+	return append(with, map[string]any{"allOf": []any{set, without}})
 }
 
 // caseSchemas returns a conditional schema for each value of the tag.

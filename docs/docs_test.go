@@ -7,11 +7,13 @@
 //	yaml top                top-level fields of a DAG file
 //	console run             commands ("$ ...") that run in order, in one folder per page, and parts of their output
 //	console run background  a `dagctl dev` that keeps running
+//	csv PATH, sql PATH      files beside the page's DAG files, which name them
 //
 // Blocks of any other sort are only for reading.
 package docs_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -121,10 +123,21 @@ func TestYAMLBlocksAreValid(t *testing.T) {
 					b.line)
 				continue
 			}
-			_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(document)}, cat)
+			_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(document), Files: filesOf(p)}, cat)
 			require.Empty(t, problems, "%s:%d\n%s", p.path, b.line, document)
 		}
 	}
+}
+
+// filesOf returns the files that a page shows, which its DAG files may name.
+func filesOf(p page) fs.FS {
+	files := map[string][]byte{}
+	for _, b := range p.blocks {
+		if kind, path, named := strings.Cut(b.info, " "); named && (kind == "csv" || kind == "sql") {
+			files[path] = []byte(b.text)
+		}
+	}
+	return dag.InMemory(files)
 }
 
 func asDocument(b block) (string, bool) {

@@ -15,6 +15,10 @@ type (
 	// and fails for everything that is not one SELECT that users may run.
 	Canonical struct{ SQL string }
 
+	// Expand asks for statements with the macros that they call written out, which files of CREATE MACRO statements
+	// define. It is answered by a dag.Expanded, which has no statements where a file has faults.
+	Expand struct{ Files, Statements []string }
+
 	// Shape asks for the columns that statements read and write; it is answered by a Shaped.
 	Shape struct {
 		Queries   []string
@@ -211,6 +215,7 @@ type CheckOutcome struct {
 // Verbs implement Question.
 
 func (Canonical) Verb() string { return "canonical" }
+func (Expand) Verb() string    { return "expand" }
 func (Shape) Verb() string     { return "shape" }
 func (Derive) Verb() string    { return "derive" }
 func (Explain) Verb() string   { return "explain" }

@@ -86,7 +86,7 @@ func (r *Registry) Catalog(runtimes []string) dag.Catalog {
 		c.Operators[name] = op.Spec()
 	}
 	if sql, ok := r.operators["sql"].(*sqlOperator); ok {
-		c.Statement, c.Names = sql.statements.check, sql.statements.names
+		c.Statement, c.Names, c.Expand = sql.statements.check, sql.statements.names, sql.statements.expand
 	}
 	c.ForOrg = r.forOrg
 	return c

@@ -47,6 +47,7 @@ func (o *sqlOperator) spec(s *statements) dag.OperatorSpec {
 	spec := dag.OperatorSpec{
 		Name: "sql", Version: "1.0.0", Reactive: true, Effect: dag.EffectInternal, Splits: true,
 		ConfigSchema: json.RawMessage(sqlSchema),
+		SQL:          statementsIn,
 		Canonical:    s.canonical,
 		CheckJob:     s.checkJob,
 		Shape:        s.shape,
@@ -151,7 +152,7 @@ func (o *sqlOperator) ForOrg(c dag.Catalog, org dag.Org) dag.Catalog {
 	spec.Canonical, spec.CheckJob, spec.Shape, spec.Derive = own.Canonical, own.CheckJob, own.Shape, own.Derive
 	spec.Queries = own.Queries
 	c.Operators = maps.Clone(c.Operators)
-	c.Operators[own.Name], c.Statement = spec, s.check
+	c.Operators[own.Name], c.Statement, c.Expand = spec, s.check, s.expand
 	if c.Names != nil {
 		c.Names = s.names
 	}

@@ -130,6 +130,14 @@ func (s *statements) form(query string) (form engine.Form, err error) {
 	return form, err
 }
 
+// expand writes out the macros that statements call.
+func (s *statements) expand(files, queries []string) (expanded dag.Expanded, err error) {
+	err = s.found.recall(&expanded, []any{"expand", files, queries}, func() error {
+		return s.ask(engine.Expand{Files: files, Statements: queries}, &expanded)
+	})
+	return expanded, err
+}
+
 // statementFault returns what the look at a statement found against it.
 func statementFault(key, of string, err error) *dag.ConfigError {
 	return &dag.ConfigError{Key: key, Message: of + fault.Text(err), Unseen: unseen(err)}
@@ -174,6 +182,18 @@ func (s *statements) checkJob(job *dag.Job) *dag.ConfigError {
 		}
 	}
 	return nil
+}
+
+// statementsIn returns the paths of a config that lead to statements.
+func statementsIn(config map[string]any) (paths [][]string) {
+	if _, one := config["query"].(string); one {
+		paths = append(paths, []string{"query"})
+	}
+	queries, _ := config["queries"].(map[string]any)
+	for _, name := range sortedKeys(queries) {
+		paths = append(paths, []string{"queries", name})
+	}
+	return paths
 }
 
 // unknownInput returns an error for a relation that a statement reads and that is no input of the job.

@@ -117,6 +117,7 @@ func (s *Site) source(w http.ResponseWriter, r *http.Request, caller authz.Calle
 var fires = map[string]string{
 	"cron": "by a schedule", "poll": "by looking for new data", "webhook": "for each delivery",
 	"manual": "when somebody asks for it", "timer": "when a timer is due", "always_on": "always: one long task",
+	"deploy": "with a deploy: its rows are part of the DAG",
 }
 
 // askRead asks whether to read a source now.

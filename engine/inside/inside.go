@@ -77,6 +77,7 @@ var verbs = map[string]verb{
 	engine.Begin{}.Verb():     answering((*host).start),
 	engine.Canonical{}.Verb(): answering((*host).canonical),
 	engine.Explain{}.Verb():   answering((*host).explain),
+	engine.Expand{}.Verb():    answering((*host).expand),
 	engine.Shape{}.Verb():     answering((*host).shape),
 	engine.Derive{}.Verb():    answering((*host).derive),
 	engine.Counted{}.Verb():   answering((*host).counted),

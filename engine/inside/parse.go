@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -74,6 +75,42 @@ func (h *host) canonical(ctx context.Context, c engine.Canonical) (engine.Form, 
 		form.Reads = append(form.Reads, engine.Mention{Name: name, Place: q.Place(name)})
 	}
 	return form, nil
+}
+
+// expand writes macros out.
+func (h *host) expand(ctx context.Context, e engine.Expand) (expanded dag.Expanded, err error) {
+	session, err := h.parser(ctx)
+	if err != nil {
+		return expanded, err
+	}
+	all, faults, err := session.ReadMacros(ctx, e.Files)
+	if err != nil {
+		return expanded, err
+	}
+	for file, of := range faults {
+		for _, f := range of {
+			expanded.Faults = append(expanded.Faults, dag.MacroFault{File: file, Message: f.Message, Hint: f.Hint})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		expanded.Macros = append(expanded.Macros, all[name].Name)
+	}
+	if len(expanded.Faults) > 0 {
+		return expanded, nil
+	}
+
+	for _, statement := range e.Statements {
+		written, err := session.Expand(ctx, statement, all)
+		if refused, ok := errors.AsType[*fault.Error](err); ok {
+			expanded.Statements = append(expanded.Statements, dag.ExpandedSQL{Refused: fault.Text(refused)})
+			continue
+		}
+		if err != nil {
+			return expanded, err
+		}
+		expanded.Statements = append(expanded.Statements, dag.ExpandedSQL{SQL: written})
+	}
+	return expanded, nil
 }
 
 func (h *host) shape(ctx context.Context, s engine.Shape) (engine.Shaped, error) {

@@ -37,6 +37,36 @@ var refusedFunctions = []string{"current_setting", "json_serialize_plan", "write
 // SELECT, for every relation that is not a plain name (files, other schemas and catalogues, table functions that read
 // them), and for refused functions.
 func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
+	tree, err := s.tree(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{}}
+	relations.walk(tree, nil)
+	if relations.err != nil {
+		return nil, relations.err
+	}
+	canonical, err := canonicalOf(tree)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Sorted(maps.Values(relations.seen))
+	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places}, nil
+}
+
+// canonicalOf returns the canonical form of a parsed statement, which it changes.
+func canonicalOf(tree map[string]any) (json.RawMessage, error) {
+	strip(tree)
+	prune(tree)
+	canonical, err := json.Marshal(tree) // map keys are sorted
+	if err != nil {
+		return nil, fmt.Errorf("parse SQL: %w", err)
+	}
+	return canonical, nil
+}
+
+// tree returns a statement as DuckDB parses it: exactly one SELECT, or a fault.Invalid.
+func (s *Session) tree(ctx context.Context, query string) (map[string]any, error) {
 	var text string
 	err := s.Value(ctx, &text, "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_null := true)"+
 		"::VARCHAR", query)
@@ -71,20 +101,7 @@ func (s *Session) Parse(ctx context.Context, query string) (*Select, error) {
 			len(parsed.Statements))
 	}
 
-	tree := parsed.Statements[0]
-	relations := relationScan{query: query, seen: map[string]string{}, places: map[string]string{}}
-	relations.walk(tree, nil)
-	if relations.err != nil {
-		return nil, relations.err
-	}
-	strip(tree)
-	prune(tree)
-	canonical, err := json.Marshal(tree) // map keys are sorted
-	if err != nil {
-		return nil, fmt.Errorf("parse SQL: %w", err)
-	}
-	names := slices.Sorted(maps.Values(relations.seen))
-	return &Select{SQL: query, Canonical: canonical, Relations: names, tree: tree, places: relations.places}, nil
+	return parsed.Statements[0], nil
 }
 
 // Place returns where a relation is first named, such as " (line 1, column 15)", or an empty text if that is unknown.
@@ -180,6 +197,7 @@ type relationScan struct {
 	query  string
 	seen   map[string]string // lower case → as first written
 	places map[string]string // lower case → where first written
+	macros Macros            // which may stand for tables
 	err    error
 }
 
@@ -199,7 +217,8 @@ func (r *relationScan) walk(node any, ctes []string) {
 			r.table(n, ctes)
 		case "TABLE_FUNCTION":
 			function, _ := n["function"].(map[string]any)
-			if name := sqltext.Lower(text(function, "function_name")); !slices.Contains(tableFunctions, name) {
+			name := sqltext.Lower(text(function, "function_name"))
+			if !slices.Contains(tableFunctions, name) && r.macros[name] == nil {
 				r.err = fault.New(fault.Invalid, "the table function %s is not allowed", name).
 					WithHint("read a job's inputs by name; allowed are %s", strings.Join(tableFunctions, ", "))
 			}

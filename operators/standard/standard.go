@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/operators/rangeaggregator"
 	"github.com/dagctl/dagctl/operators/rangesplitter"
 	"github.com/dagctl/dagctl/operators/s3source"
+	"github.com/dagctl/dagctl/operators/seed"
 	"github.com/dagctl/dagctl/operators/webhook"
 )
 
@@ -26,8 +27,8 @@ func New(o operators.Options) (*operators.Registry, error) {
 	var more []operators.Operator
 	for _, operator := range []func(operators.Options) (operators.Operator, error){
 		alertevaluate.New, alertroute.New, blockfollower.New, evmrangeingest.New, httpapi.New, integritycheck.New,
-		mysqlquery.New, parquetcompact.New, parquetexport.New,
-		postgresload.New, postgresquery.New, rangeaggregator.New, rangesplitter.New, s3source.New, webhook.New,
+		mysqlquery.New, parquetcompact.New, parquetexport.New, postgresload.New, postgresquery.New, rangeaggregator.New,
+		rangesplitter.New, s3source.New, seed.New, webhook.New,
 	} {
 		op, err := operator(o)
 		if err != nil {

@@ -16,6 +16,9 @@ import (
 
 // open opens a file as UTF-8 text, decompressed and without a byte order mark.
 func (f File) open(encodingName string) (io.ReadCloser, error) {
+	if f.Path == "" {
+		return io.NopCloser(bytes.NewReader(f.Text)), nil
+	}
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return nil, err

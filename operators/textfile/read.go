@@ -65,7 +65,7 @@ func (j Job) Convert(ctx context.Context, files []File, target string, bad func(
 		return bad(b)
 	}
 	for _, file := range files {
-		c := conversion{Job: j, reading: r.Reading, file: file, types: w.types, w: w, bad: note,
+		c := conversion{Job: j, reading: r.Reading, file: file, types: w.types, take: w.append, bad: note,
 			formats: j.formats(j.zone())}
 		if err := c.run(ctx); err != nil {
 			return r, err
@@ -89,7 +89,7 @@ type conversion struct {
 	formats formats
 	file    File
 	types   []Type
-	w       *writer
+	take    func(row []value) error
 	bad     func(Bad) error
 	row     []value
 }
@@ -269,7 +269,7 @@ func (c *conversion) csvRow(r row, from []int) error {
 		}
 		c.row[i] = v
 	}
-	return c.w.append(c.row)
+	return c.take(c.row)
 }
 
 func (c *conversion) json(ctx context.Context, in io.Reader) error {
@@ -320,5 +320,5 @@ func (c *conversion) jsonRow(r record, at map[string]int) error {
 		}
 		c.row[column] = v
 	}
-	return c.w.append(c.row)
+	return c.take(c.row)
 }

@@ -86,8 +86,11 @@ func (r Reading) Check() error {
 }
 
 // File is a file to read. Name is what people call it; Path is a local copy, whose name ends in .gz or .zst if it is
-// compressed.
-type File struct{ Name, Path string }
+// compressed. Without a Path, the file is its Text.
+type File struct {
+	Name, Path string
+	Text       []byte `json:"-"`
+}
 
 // Bad is a row that does not fit the reading.
 type Bad struct {

@@ -21,7 +21,7 @@ func refuseUnserved(doc *dag.Document, operators map[string]dag.OperatorSpec) er
 	for _, job := range doc.Jobs {
 		if job.Source != nil {
 			switch job.Source.Kind {
-			case "cron", "poll", "manual", "webhook", "timer", dag.SourceAlwaysOn:
+			case "cron", "poll", "manual", "webhook", "timer", dag.SourceAlwaysOn, dag.SourceDeploy:
 			default:
 				refuse(job.Position,
 					"job %s: this server does not run %s sources: use cron, poll, manual, webhook, timer or always_on",

@@ -1,0 +1,1 @@
+CREATE MACRO net(price) AS price / 1.19;
