@@ -43,8 +43,8 @@ func (p Partitioning) SplitMismatch(columnType string) string {
 	switch {
 	case !slices.Contains(splitTypes, columnType):
 		return "rows are split by a DATE, a TIMESTAMP or a TIMESTAMPTZ"
-	case columnType == "DATE" && p.Unit == Hour:
-		return "a DATE has no hour"
+	case columnType == "DATE" && p.Unit.Minutes() > 0:
+		return "a DATE has no time of day"
 	}
 	return ""
 }

@@ -63,6 +63,6 @@ func TestColumnsThatRowsAreSplitBy(t *testing.T) {
 	for _, fits := range []string{"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"} {
 		require.Empty(t, day.SplitMismatch(fits))
 	}
-	require.Equal(t, "a DATE has no hour", hour.SplitMismatch("DATE"))
+	require.Equal(t, "a DATE has no time of day", hour.SplitMismatch("DATE"))
 	require.NotEmpty(t, day.SplitMismatch("VARCHAR"))
 }

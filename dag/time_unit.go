@@ -69,6 +69,9 @@ func (u TimeUnit) width() width {
 	return width{days: 1}
 }
 
+// Minutes returns of how many minutes on the clock a partition of the unit is; 0: its days are counted, or its months.
+func (u TimeUnit) Minutes() int { return u.width().minutes }
+
 // misspelled reports whether a unit that a file states is none.
 func (u TimeUnit) misspelled() bool { return u != "" && !slices.Contains(TimeUnits, u) }
 

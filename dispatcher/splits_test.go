@@ -97,7 +97,7 @@ func TestRowsWithoutADatePublishNothing(t *testing.T) {
 		"type": {dispatchertest.Edit(splitFiles, "column: date", "column: v"), "date,v\n2026-01-01,1\n",
 			`by column "v": it is BIGINT, and rows are split by a DATE, a TIMESTAMP or a TIMESTAMPTZ`},
 		"hour": {dispatchertest.Edit(splitFiles, "time: day", "time: hour"), "date,v\n2026-01-01,1\n",
-			`it is DATE, and a DATE has no hour`},
+			`it is DATE, and a DATE has no time of day`},
 		"zone": {dispatchertest.Edit(splitFiles, "time: day,", "time: hour, timezone: Europe/Berlin,", "DATE",
 			"TIMESTAMP"), "date,v\n2026-03-29 02:30:00,1\n", `there is no such hour in Europe/Berlin`},
 	} {
@@ -124,6 +124,50 @@ func TestInstantsAreSplitInTheZone(t *testing.T) {
 	w.Serve(dispatchertest.Edit(splitFiles, "time: day,", "time: day, timezone: Europe/Berlin,", "DATE", "TIMESTAMPTZ"))
 	require.Equal(t, map[string][]string{"2026-03-29": {"2,3"}, "2026-03-30": {"1,3"}, "2026-10-25": {"2,9"},
 		"2026-10-26": {"1,6"}}, w.Read("flown_sums"))
+}
+
+// Rows are split into partitions of every width, also of parts of an hour that clocks show twice.
+func TestRowsAreSplitByEveryWidth(t *testing.T) {
+	t.Parallel()
+	rows := func(times ...string) string {
+		text := "date,v\n"
+		for i, at := range times {
+			text += fmt.Sprintf("%s,%d\n", at, i+1)
+		}
+		return text
+	}
+	for name, c := range map[string]struct {
+		by, of, rows string
+		want         map[string][]string
+	}{
+		"quarters": {"time: quarter,", "DATE", rows("2026-01-01", "2026-03-31", "2026-04-01", "2025-12-31"),
+			map[string][]string{"2025-Q4": {"1,4"}, "2026-Q1": {"2,3"}, "2026-Q2": {"1,3"}}},
+		"years": {"time: year,", "DATE", rows("2026-01-01", "2026-12-31", "2025-12-31"),
+			map[string][]string{"2025": {"1,3"}, "2026": {"2,3"}}},
+		"weeks": {"time: week,", "DATE", rows("2026-01-01", "2026-01-05"),
+			map[string][]string{"2026-W01": {"1,1"}, "2026-W02": {"1,2"}}},
+		"minutes": {"time: minute,", "TIMESTAMP", rows("2026-01-31 05:14:59", "2026-01-31 05:15:00"),
+			map[string][]string{"2026-01-31T05:14": {"1,1"}, "2026-01-31T05:15": {"1,2"}}},
+		"15m": {"time: 15m,", "TIMESTAMP", rows("2026-01-31 05:14:59", "2026-01-31 05:15:00", "2026-01-31 05:29:59"),
+			map[string][]string{"2026-01-31T05:00": {"1,1"}, "2026-01-31T05:15": {"2,5"}}},
+		"6h": {"time: 6h,", "TIMESTAMP", rows("1969-12-31 23:59:00", "2026-01-31 05:59:59", "2026-01-31 06:00:00"),
+			map[string][]string{"1969-12-31T18": {"1,1"}, "2026-01-31T00": {"1,2"}, "2026-01-31T06": {"1,3"}}},
+		"15m in Berlin": {"time: 15m, timezone: Europe/Berlin,", "TIMESTAMPTZ",
+			rows("2026-10-25T00:10:00Z", "2026-10-25T00:50:00Z", "2026-10-25T01:10:00Z", "2026-10-25T01:59:00Z",
+				"2026-10-25T02:00:00Z"),
+			map[string][]string{"2026-10-25T02:00": {"1,1"}, "2026-10-25T02:45": {"3,9"}, "2026-10-25T03:00": {"1,5"}}},
+		"10m on Lord Howe": {"time: 10m, timezone: Australia/Lord_Howe,", "TIMESTAMPTZ",
+			rows("2026-04-04T14:45:00Z", "2026-04-04T15:05:00Z", "2026-04-04T15:29:00Z", "2026-04-04T15:30:00Z"),
+			map[string][]string{"2026-04-05T01:40": {"1,1"}, "2026-04-05T01:50": {"2,5"}, "2026-04-05T02:00": {"1,4"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Drop("a.csv", c.rows)
+			w.Serve(dispatchertest.Edit(splitFiles, "time: day,", c.by, "DATE", c.of))
+			require.Equal(t, c.want, w.Read("flown_sums"))
+		})
+	}
 }
 
 const splitQuery = `

@@ -41,16 +41,45 @@ func (h *host) division(ctx context.Context, files []string, column string, by d
 // value is the column as a statement names it.
 func (d division) value() string { return sqltext.Quote(d.column.Name) }
 
-// key is the key of a row's partition: what clocks in the zone show at its time. It is NULL without a finite time. A
-// DATE and a TIMESTAMP are what the clocks show.
+// key is the key of a row's partition, by what clocks in the zone show at its time. It is NULL without a finite time.
 func (d division) key() string {
-	clock := d.value() + "::TIMESTAMP"
-	if d.column.Type == "TIMESTAMP WITH TIME ZONE" {
-		clock = fmt.Sprintf("timezone(%s, %s)", sqltext.Literal(d.by.Timezone), d.value())
+	clock, key := d.clock(), ""
+	switch minutes := d.by.Unit.Minutes(); {
+	case d.by.Unit == dag.Quarter:
+		key = fmt.Sprintf("strftime(%s, '%%Y-Q') || quarter(%[1]s)", clock)
+	default:
+		if minutes > 0 {
+			clock = fmt.Sprintf("time_bucket(INTERVAL %d MINUTES, %s, TIMESTAMP '2000-01-01')", minutes, clock)
+		}
+		key = fmt.Sprintf("strftime(%s, '%s')", clock, keyFormats[d.by.Unit.Named()])
 	}
-	format := map[dag.TimeUnit]string{dag.Hour: "%Y-%m-%dT%H", dag.Day: "%Y-%m-%d", dag.Week: "%G-W%V",
-		dag.Month: "%Y-%m"}[d.by.Unit]
-	return fmt.Sprintf("CASE WHEN isfinite(%s) THEN strftime(%s, '%s') END", d.value(), clock, format)
+	return fmt.Sprintf("CASE WHEN isfinite(%s) THEN %s END", d.value(), key)
+}
+
+// keyFormats are the formats of keys, by the unit that names them.
+var keyFormats = map[dag.TimeUnit]string{dag.Minute: "%Y-%m-%dT%H:%M", dag.Hour: "%Y-%m-%dT%H", dag.Day: "%Y-%m-%d",
+	dag.Week: "%G-W%V", dag.Month: "%Y-%m", dag.Year: "%Y"}
+
+// clock is what clocks in the zone show at a row's time. A DATE and a TIMESTAMP are that already.
+//
+// Where clocks are set back, they show the same times twice, but have parts of an hour once: the last of them lasts
+// until clocks go on. A time is the second of its kind if clocks were set back by so much in the hours before that they
+// showed it then, too.
+func (d division) clock() string {
+	if d.column.Type != "TIMESTAMP WITH TIME ZONE" {
+		return d.value() + "::TIMESTAMP"
+	}
+	at := func(instant string) string {
+		return fmt.Sprintf("timezone(%s, %s)", sqltext.Literal(d.by.Timezone), instant)
+	}
+	clock, before := at(d.value()), at(d.value()+" - INTERVAL 3 HOURS")
+	if minutes := d.by.Unit.Minutes(); minutes == 0 || minutes >= 60 {
+		return clock
+	}
+
+	back := fmt.Sprintf("(%s + INTERVAL 3 HOURS - %s)", before, clock)
+	return fmt.Sprintf("CASE WHEN %s > INTERVAL 0 HOURS AND %s = %s THEN date_trunc('hour', %[3]s) + "+
+		"INTERVAL 59 MINUTES ELSE %[3]s END", back, at(d.value()+" - "+back), clock)
 }
 
 // free returns a name that no column has.
