@@ -77,7 +77,7 @@ func TestDatasetsExport(t *testing.T) {
 		{[]string{"daily_highest", "-o", at("x"), "--format", "xlsx"}, `--format "xlsx" is not known`},
 		{[]string{"daily_highest", "-o", dir, "--format", "csv"}, "is a folder"},
 		{[]string{"daily_highest", "-o", at("no/x.csv")}, "no such file"},
-		{[]string{"daily_highest"}, `"output" not set`},
+		{[]string{"daily_highest"}, "--output is missing"},
 		{[]string{"nothing", "-o", at("x.csv")}, "there is no dataset"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "2030-01-01"}, "has no partition"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "b..a"}, "ends before it begins"},

@@ -67,6 +67,7 @@ type host struct {
 	known   []string                 // open relations
 	columns map[string][]duck.Column // of each of them
 	parsed  map[string]*duck.Select  // what tasks ran before: the next one of the job runs the same
+	macros  readMacros               // of the last document
 }
 
 // verb answers the questions of one verb.

@@ -77,17 +77,29 @@ func (h *host) canonical(ctx context.Context, c engine.Canonical) (engine.Form, 
 	return form, nil
 }
 
+// readMacros are the macros of some files. The statements of a document come one by one, and have the same.
+type readMacros struct {
+	files  []string
+	all    duck.Macros
+	faults [][]*fault.Error
+}
+
 // expand writes macros out.
 func (h *host) expand(ctx context.Context, e engine.Expand) (expanded dag.Expanded, err error) {
 	session, err := h.parser(ctx)
 	if err != nil {
 		return expanded, err
 	}
-	all, faults, err := session.ReadMacros(ctx, e.Files)
-	if err != nil {
-		return expanded, err
+	if h.macros.all == nil || !slices.Equal(h.macros.files, e.Files) {
+		all, faults, err := session.ReadMacros(ctx, e.Files)
+		if err != nil {
+			return expanded, err
+		}
+		h.macros = readMacros{e.Files, all, faults}
 	}
-	for file, of := range faults {
+
+	all := h.macros.all
+	for file, of := range h.macros.faults {
 		for _, f := range of {
 			expanded.Faults = append(expanded.Faults, dag.MacroFault{File: file, Message: f.Message, Hint: f.Hint})
 		}
