@@ -38,6 +38,8 @@ func notManual(job *registry.Job) error {
 		case "always_on":
 			from = "its own run, which does not end"
 			hint = fmt.Sprintf("`dagctl why %s` says how it goes", job.Address())
+		case dag.SourceDeploy:
+			from, hint = "the rows that its DAG has", "edit them, and `dagctl deploy` makes them again"
 		default:
 			from = "its schedule"
 			hint = fmt.Sprintf("`dagctl run %s` without a payload and options of tasks reads it now", job.Address())

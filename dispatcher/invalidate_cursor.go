@@ -129,7 +129,7 @@ func newRewinding(
 	}
 	if r.from > r.to {
 		return nil, fault.New(fault.Invalid, "the first position, %d, comes after the last one, %d", r.from, r.to).
-			WithHint("swap --from and --to")
+			WithHint("swap the two ends")
 	}
 	if r.generation, err = registry.LiveGeneration(ctx, tx, caller.OrgID, dataset.ID); err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func RefuseReversed(from, to string) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", from, to).
-		WithHint("swap --from and --to; partitions are compared as text here")
+		WithHint("swap the two ends; partitions are compared as text here")
 }
 
 // PurgedPartitions lists what a purge removes.

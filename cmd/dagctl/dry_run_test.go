@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,6 +65,27 @@ func TestDryRunsOfDataAndAccess(t *testing.T) {
 
 	require.Contains(t, must(t, env, "timers", "update", "--group", "g", "--timezone", "Asia/Kathmandu", "--dry-run"),
 		"0 timers to move")
+	require.Contains(t, dagctl(t, env, "timers", "update", "--group", "g", "--timezone", "Mars/X", "--dry-run").err,
+		`"Mars/X" is not an IANA time zone`)
 	require.Contains(t, dagctl(t, env, "timers", "update", "01a1fd91-0000-7000-8000-000000000000", "--dry-run").err,
 		"--dry-run is for a group")
+}
+
+// TestDryRunsTellWhatOtherDAGsRefuse goes back to days under a consumer that was deployed on months.
+func TestDryRunsTellWhatOtherDAGsRefuse(t *testing.T) {
+	t.Parallel()
+	w := twoVersions(t, strings.Replace(readingsDAG, "      - from: { job: landing }\n",
+		"      - { from: { job: landing }, map: { window: month, require: available } }\n", 1))
+	env, dir := w.env(t, writer), t.TempDir()
+	must(t, env, "promote", "readings", "--yes")
+	must(t, env, "deploy", writeDAG(t, dir, "peaks", `name: peaks
+jobs:
+  - { name: peak, operator: sql, inputs: [{ from: { dataset: daily_highest }, as: d, map: same }],
+      config: { query: SELECT * FROM d } }
+`))
+
+	out := must(t, env, "rollback", "readings", "--dry-run")
+	require.Contains(t, out, "peaks/peak maps its input d by `map: same`")
+	require.Contains(t, out, "This rollback is refused")
+	require.Equal(t, cli.ExitConflict, dagctl(t, env, "rollback", "readings", "--yes").code)
 }

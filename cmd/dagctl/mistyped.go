@@ -91,12 +91,12 @@ var argumentWords = []struct {
 	cobra *regexp.Regexp
 	words string
 }{
-	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "$1 arguments are needed, and $2 are given"},
-	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "at most $1 arguments fit, and $2 are given"},
+	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "arguments: $1 needed, $2 given"},
+	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "arguments: at most $1, and $2 are given"},
 	{regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
-		"$1 to $2 arguments fit, and $3 are given"},
+		"arguments: $1 to $2, and $3 are given"},
 	{regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
-		"at least $1 arguments are needed, and $2 are given"},
+		"arguments: at least $1, and $2 are given"},
 }
 
 // argumentText returns the text of cobra's error of a command's arguments in the words of the other errors.

@@ -184,9 +184,11 @@ func (req BackfillRequest) check(job *registry.Job) error {
 			WithHint("`dagctl invalidate` makes a partition of its input newer, and it runs for that, as all " +
 				"readers do")
 	case job.Def.Splits():
-		return fault.New(fault.Invalid, "its rows are split: one task makes all partitions").
-			WithHint("`dagctl run %s` reads a source now, and `dagctl rematerialize` makes all of them again",
-				job.Address())
+		hint := "`dagctl rematerialize` makes all of them again"
+		if job.Def.Source != nil {
+			hint = fmt.Sprintf("`dagctl run %s` reads it now, and %s", job.Address(), hint)
+		}
+		return fault.New(fault.Invalid, "its rows are split: one task makes all partitions").WithHint("%s", hint)
 	case by.Kind == dag.ByCursor:
 		return fault.New(fault.Invalid, "its segments follow each other, and are not made one by one").
 			WithHint("`dagctl invalidate` makes it read those from a position on again")

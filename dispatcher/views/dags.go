@@ -217,6 +217,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 			return err
 		}
 		detail.Sources, err = vs.sources(ctx, tx, caller, name)
+		detail.Sources = slices.DeleteFunc(detail.Sources, neverFires)
 		return err
 	})
 	if err != nil {

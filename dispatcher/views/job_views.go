@@ -35,6 +35,7 @@ type JobDefinition struct {
 	OperatorVersion   string          `json:"operator_version,omitempty"`
 	CodeVersion       string          `json:"code_version,omitempty"`
 	PartitionBy       string          `json:"partition_by,omitempty"`
+	SplitBy           string          `json:"split_by,omitempty" doc:"The column by which its rows are split into partitions"`
 	Trigger           string          `json:"trigger,omitempty"`
 	ExecutionStrategy string          `json:"execution_strategy,omitempty"`
 	UpdateStrategy    string          `json:"update_strategy,omitempty"`
@@ -181,7 +182,7 @@ func (vs *Views) addDefinition(
 // definitionOf returns a job's definition for people.
 func definitionOf(d dag.Job) *JobDefinition {
 	out := &JobDefinition{
-		OperatorVersion: d.OperatorVersion, CodeVersion: d.CodeVersion, PartitionBy: d.Partitions(),
+		OperatorVersion: d.OperatorVersion, CodeVersion: d.CodeVersion, PartitionBy: d.Partitions(), SplitBy: d.SplitBy,
 		Trigger: string(d.Trigger), ExecutionStrategy: string(d.ExecutionStrategy),
 		UpdateStrategy: string(d.UpdateStrategy), Effect: string(d.Effect), PayloadSchema: d.PayloadSchema,
 		Config: d.Config, Secrets: d.Secrets,

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -103,6 +104,7 @@ func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStat
 	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		var err error
 		list, err = vs.sources(ctx, tx, caller, "")
+		list = slices.DeleteFunc(list, neverFires)
 		return err
 	})
 	if err != nil {
@@ -110,6 +112,9 @@ func (vs *Views) Sources(ctx context.Context, caller authz.Caller) ([]SourceStat
 	}
 	return list, nil
 }
+
+// neverFires reports whether a source is read by builds only.
+func neverFires(s SourceStatus) bool { return s.Kind == dag.SourceDeploy }
 
 // sources lists the source jobs of the active version of a DAG or, without a name, of all DAGs.
 func (vs *Views) sources(

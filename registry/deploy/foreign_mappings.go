@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,14 +100,7 @@ func repartitions(live, next []planned) map[uuid.UUID]repartitioned {
 // RefuseMisfits refuses to let a version serve with whose partitions a job of another DAG cannot go on, or that could
 // not itself go on with those of another DAG.
 func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
-	var live uuid.UUID
-	if err := tx.QueryRow(ctx, `
-		SELECT coalesce((SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2), $3)`,
-		b.OrgID, b.DAG, uuid.Nil).Scan(&live); err != nil {
-		return fmt.Errorf("live version of %s: %w", b.DAG, err)
-	}
-
-	changed, err := repartitionedBy(ctx, tx, b, live)
+	changed, err := repartitionedBy(ctx, tx, b)
 	if err != nil {
 		return err
 	}
@@ -115,6 +109,26 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 			return err
 		}
 	}
+	return refuseMisfits(ctx, tx, b, changed)
+}
+
+// previewMisfits returns what RefuseMisfits would refuse now, without its lock.
+func previewMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) ([]contract.Finding, error) {
+	changed, err := repartitionedBy(ctx, tx, b)
+	if err != nil {
+		return nil, err
+	}
+	err = refuseMisfits(ctx, tx, b, changed)
+	if refused, ok := errors.AsType[*fault.Error](err); ok && refused.Kind == fault.Conflict {
+		return []contract.Finding{{Kind: contract.PartitioningChanged, Level: contract.Refuses, Text: refused.Message,
+			Hint: refused.Hint}}, nil
+	}
+	return nil, err
+}
+
+func refuseMisfits(
+	ctx context.Context, tx pgx.Tx, b registry.Build, changed map[uuid.UUID]repartitioned,
+) error {
 	_, unfit, err := followers(ctx, tx, b.OrgID, changed)
 	if err != nil {
 		return err
@@ -127,9 +141,14 @@ func RefuseMisfits(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 
 // repartitionedBy returns the datasets that a version partitions differently from the one that serves, and those that
 // come back with it while jobs of other DAGs read them.
-func repartitionedBy(
-	ctx context.Context, tx pgx.Tx, b registry.Build, live uuid.UUID,
-) (map[uuid.UUID]repartitioned, error) {
+func repartitionedBy(ctx context.Context, tx pgx.Tx, b registry.Build) (map[uuid.UUID]repartitioned, error) {
+	var live uuid.UUID
+	if err := tx.QueryRow(ctx, `
+		SELECT coalesce((SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2), $3)`,
+		b.OrgID, b.DAG, uuid.Nil).Scan(&live); err != nil {
+		return nil, fmt.Errorf("live version of %s: %w", b.DAG, err)
+	}
+
 	rows, err := tx.Query(ctx, `
 		SELECT n.dataset_uuid, n.name, l.dataset_uuid IS NULL, coalesce(lg.partition_by, ng.partition_by), ng.partition_by
 		FROM dag_version_datasets n

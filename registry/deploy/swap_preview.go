@@ -80,7 +80,11 @@ func (dp *Deployer) PreviewSwap(ctx context.Context, caller authz.Caller, dagNam
 				return err
 			}
 		}
-		_, preview.Findings, err = dp.compare(ctx, tx, b, lost, back)
+		if _, preview.Findings, err = dp.compare(ctx, tx, b, lost, back); err != nil {
+			return err
+		}
+		misfits, err := previewMisfits(ctx, tx, b)
+		preview.Findings = append(preview.Findings, misfits...)
 		return err
 	})
 	if err != nil {

@@ -24,9 +24,13 @@ func runNow(
 	if err := api.Get(ctx, path, nil, &detail); err != nil {
 		return false, err
 	}
+
 	switch {
 	case sources.Readable(detail.Source):
 		return true, readNow(ctx, c, api, detail, partition, watch)
+	case detail.Source == "" && detail.Definition != nil && detail.Definition.SplitBy != "":
+		return true, fault.New(fault.Invalid, "%s/%s splits its rows: one task makes all partitions when its inputs "+
+			"change", dag, job).WithHint("`dagctl rematerialize` makes all of them again")
 	case detail.Source == "" && partition != "":
 		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case detail.Source == "":

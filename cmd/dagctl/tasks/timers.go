@@ -305,8 +305,13 @@ func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone st
 			WithHint("`dagctl timers update --group G --timezone ZONE`")
 	}
 	if dryRun {
+		if _, err := time.LoadLocation(zone); err != nil {
+			return fault.New(fault.Invalid, "%q is not an IANA time zone", zone).
+				WithHint("such as Europe/Berlin or UTC")
+		}
 		return printGroup(ctx, c, api, group, "move")
 	}
+
 	var moved timers.Counted
 	path := timersPath + "?" + url.Values{"group": {group}}.Encode()
 	if err := api.Patch(ctx, path, map[string]string{"target_timezone": zone}, &moved); err != nil {
