@@ -287,7 +287,7 @@ func revisionsThen(param int) string {
 		LEFT JOIN LATERAL (
 			SELECT min(v.revision) AS next FROM partition_versions v
 			WHERE v.dataset_version = g.id AND v.partition_key = k.partition_key AND v.inherited_from IS NULL
-			  AND v.revision > coalesce(p.revision, 0)) AS n ON true) AS r`, param)
+			  AND v.state <> 'Split' AND v.revision > coalesce(p.revision, 0)) AS n ON true) AS r`, param)
 }
 
 // lostAt is the error for a dataset whose rows of an instant are gone.

@@ -132,3 +132,35 @@ func TestKilledServerSplitsRowsOnce(t *testing.T) {
 	require.Zero(t, count(`SELECT count(*) FROM tasks WHERE status = 'Failed'`))
 	server.kill(t)
 }
+
+// TestSplitRowsAreReadAtAnInstant reads what the days had before the file was changed, twice.
+func TestSplitRowsAreReadAtAnInstant(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	landed := func(name string, rows ...string) {
+		w.landText(t, name, "date,origin,delay\n"+strings.Join(rows, "\n")+"\n")
+	}
+	env := w.env(t, writer)
+	sql := "SELECT date::VARCHAR AS day, sum(delay)::BIGINT AS delay FROM flown GROUP BY date ORDER BY date"
+	read := func(more ...string) string {
+		return strings.Join(strings.Fields(must(t, env, append([]string{"query", sql, "-o", "csv"}, more...)...)), " ")
+	}
+	now := func() (at time.Time) {
+		require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&at))
+		return at
+	}
+
+	landed("a", "2001-01-01,SEA,1", "2001-01-02,SEA,2")
+	must(t, env, "deploy", writeDAG(t, t.TempDir(), "x", flightsDAG))
+	first := now()
+	var times []time.Time
+	for delay := 3; delay <= 4; delay++ {
+		landed("a", "2001-01-01,SEA,1", fmt.Sprintf("2001-01-02,SEA,%d", delay))
+		want := fmt.Sprintf("day,delay 2001-01-01,1 2001-01-02,%d", delay)
+		eventually(t, "the day is made again", func() (bool, error) { return read() == want, nil })
+		times = append(times, now())
+	}
+
+	require.Equal(t, "day,delay 2001-01-01,1 2001-01-02,2", read("--at", first.UTC().Format(time.RFC3339Nano)))
+	require.Equal(t, "day,delay 2001-01-01,1 2001-01-02,3", read("--at", times[0].UTC().Format(time.RFC3339Nano)))
+}
