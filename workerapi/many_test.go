@@ -183,9 +183,9 @@ func TestManyCallsOfAnotherFormAreRefused(t *testing.T) {
 	one, err := json.Marshal(ended(claim, `"status": "Completed"`))
 	require.NoError(t, err)
 	for body, says := range map[string]string{
-		`{"calls": [` + string(one) + strings.Repeat(`, `+string(one), protocol.MostCalls) + `]}`: "array length <= 100",
-		`{"calls": []}`: "array length >= 1", `{}`: "calls", `{"calls": [{"body": {}}]}`: "capability_token",
-		`{"calls": [` + string(one) + `], "more": 1}`: "unexpected property",
+		`{"calls": [` + string(one) + strings.Repeat(`, `+string(one), protocol.MostCalls) + `]}`: "no more than 100 entries",
+		`{"calls": []}`: "1 or more entries", `{}`: "calls", `{"calls": [{"body": {}}]}`: "capability_token",
+		`{"calls": [` + string(one) + `], "more": 1}`: "is no field of this request",
 	} {
 		p := refused(t, s, http.StatusUnprocessableEntity, "POST", "/v1/tasks/complete", body,
 			workerapitest.AsWorker(s.Token))
