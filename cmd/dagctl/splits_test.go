@@ -161,6 +161,9 @@ func TestSplitRowsAreReadAtAnInstant(t *testing.T) {
 		times = append(times, now())
 	}
 
+	_, grid := w.send(t, writer, "GET", "/v1/datasets/flown/grid", "", nil)
+	require.NotContains(t, grid, `"all"`, "what says of what the days were made is no partition")
+	require.Contains(t, grid, `"2001-01-02"`)
 	require.Equal(t, "day,delay 2001-01-01,1 2001-01-02,2", read("--at", first.UTC().Format(time.RFC3339Nano)))
 	require.Equal(t, "day,delay 2001-01-01,1 2001-01-02,3", read("--at", times[0].UTC().Format(time.RFC3339Nano)))
 }

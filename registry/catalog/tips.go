@@ -29,7 +29,7 @@ func Tips(
 		WITH tips AS (
 			SELECT DISTINCT ON (partition_key) partition_key, revision, state, materialized_at, row_count, bytes, task_id
 			FROM partition_versions
-			WHERE org_id = $1 AND dataset_version = $2 AND ($3 = '' OR partition_key < $3)
+			WHERE org_id = $1 AND dataset_version = $2 AND state <> 'Split' AND ($3 = '' OR partition_key < $3)
 			ORDER BY partition_key DESC, revision DESC LIMIT $5),
 		besides AS (
 			SELECT DISTINCT b.key FROM unnest($4::text[]) AS b(key) WHERE $3 = '' OR b.key < $3)
