@@ -128,16 +128,8 @@ func (d *Dispatcher) compareBase(
 		made := last[ref]
 		x.last[i] = made.Revision
 
-		late, err := x.comesLate(ctx, tx, ref, made)
-		switch {
-		case err != nil:
+		if late, err := x.endsLate(ctx, tx, ref, made); err != nil || late {
 			return err
-		case late && tasks.IsOwn(x.kind, x.Job):
-			x.err = ErrOvertaken
-			return nil
-		case late:
-			x.state = supersededBy("newer inputs were published already")
-			return nil
 		}
 
 		if x.Job.Def.UpdateStrategy != dag.Append {
@@ -154,6 +146,20 @@ func (d *Dispatcher) compareBase(
 		}
 	}
 	return nil
+}
+
+// endsLate ends an attempt that comes late to an output, and reports whether it did.
+func (x *Completing) endsLate(ctx context.Context, tx pgx.Tx, ref registry.Ref, made registry.Made) (bool, error) {
+	late, err := x.comesLate(ctx, tx, ref, made)
+	switch {
+	case err != nil || !late:
+		return false, err
+	case tasks.IsOwn(x.kind, x.Job):
+		x.err = ErrOvertaken
+	default:
+		x.state = supersededBy("newer inputs were published already")
+	}
+	return true, nil
 }
 
 // comesLate reports whether the newest revision of an output was made from something newer than the attempt has read.
@@ -369,16 +375,8 @@ func (x *Completing) markerRevision(now time.Time) registry.NewRevision {
 // must be at the revisions that it saw, and there must be no others.
 func (x *Completing) compareSplit(ctx context.Context, tx pgx.Tx, made registry.Made) error {
 	x.split = made.Revision
-	late, err := x.comesLate(ctx, tx, x.marker(), made)
-	switch {
-	case err != nil:
+	if late, err := x.endsLate(ctx, tx, x.marker(), made); err != nil || late {
 		return err
-	case late && tasks.IsOwn(x.kind, x.Job):
-		x.err = ErrOvertaken
-		return nil
-	case late:
-		x.state = supersededBy("newer inputs were published already")
-		return nil
 	}
 
 	newest, err := registry.NewestRevisions(ctx, tx, x.marker().Version)

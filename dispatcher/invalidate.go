@@ -91,7 +91,7 @@ func (d *Dispatcher) Invalidate(
 		}
 		return endInvalidation(ctx, tx, caller, dataset, req, made)
 	})
-	if errors.Is(err, errDryRun) {
+	if errors.Is(err, pg.ErrDryRun) {
 		return made, nil
 	}
 	if err != nil {
@@ -100,9 +100,6 @@ func (d *Dispatcher) Invalidate(
 	d.Wakeups.Send(wakeup.Route)
 	return made, nil
 }
-
-// errDryRun rolls a dry run back.
-var errDryRun = errors.New("dry run")
 
 func noSuchPartition(dataset registry.Dataset) error {
 	return fault.New(fault.NotFound, "dataset %s has no such partition", dataset.Name).
@@ -115,7 +112,7 @@ func endInvalidation(
 	made []Invalidated,
 ) error {
 	if req.DryRun {
-		return errDryRun
+		return pg.ErrDryRun
 	}
 	return authz.Audit(ctx, tx, caller, "dataset.invalidate", dataset.Name,
 		map[string]any{"from": req.From, "to": req.To, "reason": req.Reason, "partitions": len(made)})

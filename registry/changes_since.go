@@ -30,7 +30,8 @@ func ChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, generations []uuid
 		FROM unnest($1::uuid[]) AS w(version)
 		CROSS JOIN LATERAL (SELECT p.partition_key FROM partition_versions p
 			WHERE p.dataset_version = w.version AND p.changed_in >= pg_snapshot_xmin($2::pg_snapshot)
-			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0) AS p`, generations, string(s))
+			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0) AS p`,
+		generations, string(s))
 	if err != nil {
 		return nil, fmt.Errorf("partitions that have changed: %w", err)
 	}
@@ -44,7 +45,8 @@ func DatasetsChangedSince(ctx context.Context, tx pgx.Tx, s Snapshot, datasets [
 		WHERE g.dataset_uuid = ANY($1) AND EXISTS (
 			SELECT FROM partition_versions p
 			WHERE p.dataset_version = g.id AND p.changed_in >= pg_snapshot_xmin($2::pg_snapshot)
-			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0)`, datasets, string(s))
+			  AND NOT pg_visible_in_snapshot(p.changed_in, $2::pg_snapshot) AND p.state <> 'Split' OFFSET 0)`,
+		datasets, string(s))
 	if err != nil {
 		return nil, fmt.Errorf("datasets that have changed: %w", err)
 	}

@@ -72,7 +72,8 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 		SELECT g.id, d.name, d.producer_dag_name, coalesce(held.partitions, 0), coalesce(held.bytes, 0)
 		FROM dataset_versions g
 		JOIN datasets d ON d.org_id = g.org_id AND d.id = g.dataset_uuid
-		LEFT JOIN LATERAL (SELECT count(DISTINCT partition_key) FILTER (WHERE state <> 'Split') AS partitions, sum(bytes)::bigint AS bytes
+		LEFT JOIN LATERAL (SELECT count(DISTINCT partition_key) FILTER (WHERE state <> 'Split') AS partitions,
+			sum(bytes)::bigint AS bytes
 		                   FROM partition_versions r
 		                   WHERE r.dataset_version = g.id AND r.purged_at IS NULL) held ON true
 		WHERE g.org_id = $1 AND g.purged_at IS NULL AND ($2 = '' OR d.producer_dag_name = $2)

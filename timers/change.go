@@ -87,7 +87,7 @@ func (t Timer) with(c TimerChange, now time.Time) (Timer, error) {
 		t.Payload = c.Payload
 	}
 	set(&t.Timezone, c.Timezone)
-	zone, err := loadZone(t.Timezone)
+	zone, err := Zone(t.Timezone)
 	if err != nil {
 		return t, err
 	}
@@ -143,7 +143,7 @@ func (t *Timers) MoveGroup(ctx context.Context, caller authz.Caller, group, zone
 	if group == "" {
 		return 0, fault.New(fault.Invalid, "`group` is missing").WithHint("name the group whose zone changes")
 	}
-	to, err := loadZone(zone)
+	to, err := Zone(zone)
 	if err != nil {
 		return 0, err
 	}

@@ -68,7 +68,7 @@ func (t *Timers) deliverDue(ctx context.Context, now time.Time) (more bool, err 
 
 // deliver creates the task of one occurrence and moves the timer on to its next.
 func (t *Timers) deliver(ctx context.Context, tx pgx.Tx, org uuid.UUID, timer Timer, now time.Time) error {
-	zone, err := loadZone(timer.Timezone)
+	zone, err := Zone(timer.Timezone)
 	if err != nil {
 		return err
 	}

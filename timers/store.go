@@ -48,7 +48,7 @@ func collect(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]T
 
 // schedule sets when the timer fires next, from a local time and the timer's zone, repetition and schedule.
 func (t *Timer) schedule(local string, now time.Time) error {
-	zone, err := loadZone(t.Timezone)
+	zone, err := Zone(t.Timezone)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ func parseLocal(text string) (time.Time, error) {
 		WithHint("write it as 2027-03-14T09:00:00, without a zone; years from 1900 to 8999")
 }
 
-func loadZone(name string) (*time.Location, error) {
+// Zone returns an IANA time zone by its name.
+func Zone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {
 		return nil, fault.New(fault.Invalid, "%q is not an IANA time zone", name).

@@ -17,7 +17,7 @@ func at(t *testing.T, text string) time.Time {
 
 func inZone(t *testing.T, name string) *time.Location {
 	t.Helper()
-	zone, err := loadZone(name)
+	zone, err := Zone(name)
 	require.NoError(t, err)
 	return zone
 }

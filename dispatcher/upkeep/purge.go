@@ -35,9 +35,6 @@ type Purged struct {
 	Left       string                     `json:"left,omitempty" doc:"Why some of the bytes are still there. Nobody can read them through dagctl any more, and gc goes on removing them"`
 }
 
-// errDryRun rolls a dry run back.
-var errDryRun = errors.New("dry run")
-
 // Purge deletes data of a dataset for good: rows and files in all generations, and the payloads, results and errors of
 // the tasks that made them. When it returns, the partitions are gone for readers, and so are the bytes, unless the
 // answer says what keeps some of them: the partitions do not come back then either, and gc goes on.
@@ -62,7 +59,7 @@ func (u *Upkeep) Purge(
 		purged, err = u.purgeTx(ctx, tx, caller, scope, req, &tasks, now)
 		return err
 	})
-	if errors.Is(err, errDryRun) {
+	if errors.Is(err, pg.ErrDryRun) {
 		purged.DryRun = true
 		return purged, nil
 	}
@@ -113,7 +110,7 @@ func (u *Upkeep) purgeTx(
 	purged.Tasks = len(*tasks)
 
 	if req.DryRun {
-		return purged, errDryRun
+		return purged, pg.ErrDryRun
 	}
 	detail := map[string]any{
 		"reason": req.Reason, "from": req.From, "to": req.To, "downstream": req.Downstream,

@@ -18,6 +18,9 @@ import (
 // maxAttempts bounds how often InTx runs a transaction that PostgreSQL keeps rolling back in favour of others.
 const maxAttempts = 8
 
+// ErrDryRun is what fn returns to InTx if only what it found is wanted: nothing that it did stays.
+var ErrDryRun = errors.New("dry run")
+
 // InTx runs fn in a transaction and commits it, or rolls it back if fn returns an error or panics. It runs a
 // transaction again that PostgreSQL rolled back to resolve a deadlock or a serialization failure, so fn must have no
 // effect outside tx.

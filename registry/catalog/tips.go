@@ -54,7 +54,8 @@ func SpanOf(ctx context.Context, tx pgx.Tx, org, dataset, generation uuid.UUID) 
 	err = tx.QueryRow(ctx, `
 		SELECT coalesce(min(partition_key), ''), coalesce(max(partition_key), ''),
 			coalesce((SELECT due_within_seconds > 0 FROM datasets WHERE org_id = $1 AND id = $2), false)
-		FROM partition_versions WHERE org_id = $1 AND dataset_version = $3 AND state <> 'Split'`, org, dataset, generation).
+		FROM partition_versions WHERE org_id = $1 AND dataset_version = $3 AND state <> 'Split'`,
+		org, dataset, generation).
 		Scan(&s.First, &s.Last, &s.Due)
 	if err != nil {
 		return s, fmt.Errorf("partitions of generation %s: %w", generation, err)

@@ -200,7 +200,7 @@ func PrintPlan(c *cli.CLI, w io.Writer, d registry.Deployment) {
 	printChanges(c, w, d.Changes, 0)
 	writeMeeting(w, d.Meets)
 	writeCanceled(w, d.Cancels)
-	writeFindings(w, d.Findings, d.Version.Consents)
+	writeFindings(w, "deploy", d.Findings, d.Version.Consents)
 }
 
 // SendDeploy sends a request to deploy.

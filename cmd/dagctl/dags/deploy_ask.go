@@ -33,7 +33,7 @@ func agreedDeploy(ctx context.Context, c *cli.CLI, api *cli.Client, name string,
 		writePlanned(c, c.Err, plan)
 		writeMeeting(c.Err, plan.Meets)
 		writeCanceled(c.Err, plan.Cancels)
-		writeFindings(c.Err, plan.Findings, request.Consents())
+		writeFindings(c.Err, "deploy", plan.Findings, request.Consents())
 		if changes(plan) && !refused(plan, request) {
 			if err := c.Confirm(false, "Deploy %s v%d?", plan.DAG, plan.Version); err != nil {
 				return registry.Deployment{}, err

@@ -36,13 +36,14 @@ func writeCanceled(w io.Writer, lost []registry.CanceledQueue) {
 	}
 }
 
-// writeFindings prints what readers have to know, and which of it keeps a deploy that agrees to given from happening.
-func writeFindings(w io.Writer, findings []contract.Finding, given []contract.Consent) {
+// writeFindings prints what readers have to know, and which of it keeps what is wanted, such as a deploy that agrees to
+// given, from happening.
+func writeFindings(w io.Writer, what string, findings []contract.Finding, given []contract.Consent) {
 	for _, f := range findings {
 		if f.Level == contract.Says {
 			fmt.Fprintf(w, "%s.\n", sentence(f.Text))
 		} else {
-			writeObstacle(w, "deploy", f, given)
+			writeObstacle(w, what, f, given)
 		}
 	}
 }

@@ -85,7 +85,7 @@ changed since.`,
 				writePlanned(c, w, plan)
 				writeMeeting(w, plan.Meets)
 				writeCanceled(w, plan.Cancels)
-				writeFindings(w, plan.Findings, nil)
+				writeFindings(w, "deploy", plan.Findings, nil)
 			}); err != nil {
 				return err
 			}
@@ -311,7 +311,7 @@ func writeMarkdown(w io.Writer, p registry.Plan) {
 	writeKept(&notes, p.Changes)
 	writeMeeting(&notes, p.Meets)
 	writeCanceled(&notes, p.Cancels)
-	writeFindings(&notes, p.Findings, nil)
+	writeFindings(&notes, "deploy", p.Findings, nil)
 	if notes.Len() > 0 {
 		fmt.Fprintf(w, "\n%s", notes.String()) // a table ends with an empty line
 	}

@@ -43,7 +43,7 @@ failure, "dagctl deploy --resume" with the same DAG file continues; another rema
 				writePlanned(c, c.Err, m.Plan)
 				writeMeeting(c.Err, m.Plan.Meets)
 				writeCanceled(c.Err, m.Plan.Cancels)
-				writeFindings(c.Err, m.Plan.Findings, registry.DeployRequest{
+				writeFindings(c.Err, "deploy", m.Plan.Findings, registry.DeployRequest{
 					AllowRemovals: request.AllowRemovals, AllowBreaking: request.AllowBreaking}.Consents())
 				if m.Version == nil || !wait {
 					continue

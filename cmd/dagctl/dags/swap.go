@@ -52,13 +52,7 @@ func writeSwap(c *cli.CLI, w io.Writer, p deploy.SwapPreview, what string, given
 		}
 		fmt.Fprintln(w)
 	}
-	for _, f := range p.Findings {
-		if f.Level == contract.Says {
-			fmt.Fprintf(w, "%s.\n", sentence(f.Text))
-		} else {
-			writeObstacle(w, what, f, consents)
-		}
-	}
+	writeFindings(w, what, p.Findings, consents)
 }
 
 // held returns how many rows and partitions a dataset has for readers, empty where it does not serve.

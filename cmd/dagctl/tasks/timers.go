@@ -305,9 +305,8 @@ func moveTimers(ctx context.Context, c *cli.CLI, api *cli.Client, group, zone st
 			WithHint("`dagctl timers update --group G --timezone ZONE`")
 	}
 	if dryRun {
-		if _, err := time.LoadLocation(zone); err != nil {
-			return fault.New(fault.Invalid, "%q is not an IANA time zone", zone).
-				WithHint("such as Europe/Berlin or UTC")
+		if _, err := timers.Zone(zone); err != nil {
+			return err
 		}
 		return printGroup(ctx, c, api, group, "move")
 	}
