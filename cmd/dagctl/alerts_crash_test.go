@@ -8,16 +8,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/examples/processtest"
-	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 const pagingDAG = `name: paging
@@ -82,22 +78,10 @@ func TestKilledServerPagesNobodyTwice(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 
-	roots := t.TempDir()
-	disks := filepath.Join(roots, "disks")
+	b := newBuilt(t, "operators: { allowed_addresses: [127.0.0.0/8] }\n")
+	disks := filepath.Join(b.roots, "disks")
 	require.NoError(t, os.Mkdir(disks, 0o700))
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(config, []byte("operators: { allowed_addresses: [127.0.0.0/8] }\n"), 0o600))
-	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--config", config, "--database-url", database, "--listen", address, "--storage-root", t.TempDir(),
-		"--file-root", "acme=" + roots, "--migrate"}
-	server := startServer(t, args...)
-	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	eventually(t, "the schema", func() (bool, error) {
-		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
-	})
-	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
-	eventually(t, "ready", ready)
+	env := b.env(t, admin)
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, pagingDAG, receiver.URL), 0o600))
 	must(t, env, "deploy", file)
@@ -123,13 +107,12 @@ func TestKilledServerPagesNobodyTwice(t *testing.T) {
 	for n, status := range []string{"firing", "resolved"} {
 		day(n+1, 95-90*n)
 		<-held
-		server.kill(t)
+		b.process.kill(t)
 		require.Less(t, heard(status), hosts, "it is killed in the middle")
 		mu.Lock()
 		hold = requests + hosts + 30
 		mu.Unlock()
-		server = startServer(t, args...)
-		eventually(t, "ready again", ready)
+		b.start(t)
 		eventually(t, "everybody hears of it", func() (bool, error) {
 			open := decode[views.DAGDetail](t, env, "status", "paging").Tasks.Open()
 			return heard(status) == hosts && open == 0, nil
@@ -145,5 +128,5 @@ func TestKilledServerPagesNobodyTwice(t *testing.T) {
 		require.Len(t, ids, 1, "%v has one Idempotency-Key", of)
 	}
 	require.LessOrEqual(t, requests, 2*hosts+2*4, "only what was in flight comes again")
-	server.kill(t)
+	b.process.kill(t)
 }

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -64,6 +66,30 @@ func (b *built) ready(t *testing.T) {
 func (b *built) crash(t *testing.T) {
 	t.Helper()
 	b.process.kill(t)
+	b.start(t)
+}
+
+// start starts the server after it was killed.
+func (b *built) start(t *testing.T) {
+	t.Helper()
 	b.process = startServer(t, b.args...)
 	b.ready(t)
+}
+
+// stopWhile stops the server while a query counts something, which lasts then until the server is killed. It reports
+// false if nothing was counted for so long.
+func (b *built) stopWhile(t *testing.T, within time.Duration, count func() int) bool {
+	t.Helper()
+	for until := time.Now().Add(within); time.Now().Before(until); {
+		if count() == 0 {
+			require.NoError(t, cli.Sleep(t.Context(), time.Millisecond))
+			continue
+		}
+		b.process.signal(t, syscall.SIGSTOP)
+		if count() > 0 {
+			return true
+		}
+		b.process.signal(t, syscall.SIGCONT)
+	}
+	return false
 }

@@ -94,23 +94,13 @@ publish:
 func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	const days = 31
-	roots := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(roots, "landing"), 0o700))
+	b := newBuilt(t, "")
+	require.NoError(t, os.Mkdir(filepath.Join(b.roots, "landing"), 0o700))
 	for day := 1; day <= days; day++ {
-		name := filepath.Join(roots, "landing", fmt.Sprintf("2026-01-%02d.csv", day))
+		name := filepath.Join(b.roots, "landing", fmt.Sprintf("2026-01-%02d.csv", day))
 		require.NoError(t, os.WriteFile(name, fmt.Appendf(nil, "n\n%d\n", day), 0o600))
 	}
-	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(), "--file-root",
-		"acme=" + roots, "--migrate"}
-	server := startServer(t, args...)
-	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
-	eventually(t, "the schema", func() (bool, error) {
-		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
-	})
-	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
-	eventually(t, "ready", ready)
+	env := b.env(t, admin)
 
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(slowDAG), 0o600))
@@ -122,9 +112,7 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	}
 	for _, share := range []int{days / 4, days / 2} {
 		eventually(t, "some tasks done", func() (bool, error) { return completed() >= share, nil })
-		server.kill(t)
-		server = startServer(t, args...)
-		eventually(t, "ready again", ready)
+		b.crash(t)
 	}
 	eventually(t, "everything done", func() (bool, error) {
 		status := decode[views.DAGDetail](t, env, "status", "slow")
@@ -139,8 +127,8 @@ func TestKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	}
 	require.Zero(t, decode[views.DAGDetail](t, env, "status", "slow").Tasks.Dead)
 
-	server.signal(t, syscall.SIGTERM)
-	require.NoError(t, server.cmd.Wait(), "a server that is asked to stop exits without an error")
+	b.process.signal(t, syscall.SIGTERM)
+	require.NoError(t, b.process.cmd.Wait(), "a server that is asked to stop exits without an error")
 }
 
 // TestServeWaitsForTheSchema starts a server on an empty database.

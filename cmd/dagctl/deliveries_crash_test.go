@@ -7,17 +7,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/examples/processtest"
-	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -69,21 +65,9 @@ func TestKilledServerRepeatsOnlyWhatWasInFlight(t *testing.T) {
 		return requests
 	}
 
-	roots := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(roots, "landing"), 0o700))
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(config, []byte("operators: { allowed_addresses: [127.0.0.0/8] }\n"), 0o600))
-	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--config", config, "--database-url", database, "--listen", address, "--storage-root", t.TempDir(),
-		"--file-root", "acme=" + roots, "--migrate"}
-	server := startServer(t, args...)
-	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	eventually(t, "the schema", func() (bool, error) {
-		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
-	})
-	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
-	eventually(t, "ready", ready)
+	b := newBuilt(t, "operators: { allowed_addresses: [127.0.0.0/8] }\n")
+	require.NoError(t, os.Mkdir(filepath.Join(b.roots, "landing"), 0o700))
+	env := b.env(t, admin)
 
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, deliveringDAG, receiver.URL), 0o600))
@@ -92,13 +76,12 @@ func TestKilledServerRepeatsOnlyWhatWasInFlight(t *testing.T) {
 	for n := range rows {
 		text += fmt.Sprintf("%d\n", n)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(roots, "landing", "a.csv"), []byte(text), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(b.roots, "landing", "a.csv"), []byte(text), 0o600))
 	for _, at := range []int{rows / 4, rows / 2} {
 		eventually(t, "some deliveries", func() (bool, error) { return sent() >= at, nil })
-		server.kill(t)
+		b.process.kill(t)
 		require.Less(t, sent(), rows, "it is killed in the middle")
-		server = startServer(t, args...)
-		eventually(t, "ready again", ready)
+		b.start(t)
 	}
 	eventually(t, "everything done", func() (bool, error) {
 		status := decode[views.DAGDetail](t, env, "status", "orders")
@@ -115,5 +98,5 @@ func TestKilledServerRepeatsOnlyWhatWasInFlight(t *testing.T) {
 	partitions := decode[[]registry.Revision](t, env, "datasets", "partitions", "orders_sent")
 	require.Len(t, partitions, 1)
 	require.EqualValues(t, rows, partitions[0].Rows)
-	server.kill(t)
+	b.process.kill(t)
 }

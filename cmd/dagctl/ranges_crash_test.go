@@ -7,17 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/examples/processtest"
-	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 const tilingDAG = `name: tiling
@@ -59,29 +54,16 @@ publish:
 // and none that is not whole.
 func TestKilledServerKeepsRangesExact(t *testing.T) {
 	t.Parallel()
-	roots := t.TempDir()
-	landing := filepath.Join(roots, "landing")
+	b := newBuilt(t, "")
+	landing := filepath.Join(b.roots, "landing")
 	require.NoError(t, os.Mkdir(landing, 0o700))
-	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(),
-		"--file-root", "acme=" + roots, "--migrate"}
-	server := startServer(t, args...)
-	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	eventually(t, "the schema", func() (bool, error) {
-		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
-	})
-	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
-	eventually(t, "ready", ready)
+	env := b.env(t, admin)
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(tilingDAG), 0o600))
 	must(t, env, "deploy", file)
 
-	conn, err := pgx.Connect(t.Context(), database)
-	require.NoError(t, err)
-	defer conn.Close(t.Context())
 	count := func(sql string, args ...any) (n int) {
-		require.NoError(t, conn.QueryRow(t.Context(), sql, args...).Scan(&n))
+		require.NoError(t, b.pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 		return n
 	}
 
@@ -102,7 +84,7 @@ func TestKilledServerKeepsRangesExact(t *testing.T) {
 		for _, p := range some {
 			landed++
 			text := fmt.Sprintf("range_start,range_end\n%d,%d\n", p[0], p[1])
-			whole := filepath.Join(roots, "incoming")
+			whole := filepath.Join(b.roots, "incoming")
 			require.NoError(t, os.WriteFile(whole, []byte(text), 0o600))
 			require.NoError(t, os.Rename(whole, filepath.Join(landing, fmt.Sprintf("part%03d.csv", landed))))
 		}
@@ -117,24 +99,11 @@ func TestKilledServerKeepsRangesExact(t *testing.T) {
 	batches := slices.Collect(slices.Chunk(parts, (len(parts)+5)/6))
 	for n, batch := range batches {
 		var began time.Time // by the clock of the database; attempts of before died with their server
-		require.NoError(t, conn.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&began))
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&began))
 		land(batch)
 		job := []string{"big", "small"}[n%2]
-		until := time.Now().Add(20 * time.Second)
-		for time.Now().Before(until) { // a batch may make no range whole
-			if count(running, job, began) == 0 {
-				require.NoError(t, cli.Sleep(t.Context(), time.Millisecond))
-				continue
-			}
-			server.signal(t, syscall.SIGSTOP)
-			if count(running, job, began) > 0 {
-				break // the run ends with its server, and not before
-			}
-			server.signal(t, syscall.SIGCONT)
-		}
-		server.kill(t)
-		server = startServer(t, args...)
-		eventually(t, "ready again", ready)
+		b.stopWhile(t, 20*time.Second, func() int { return count(running, job, began) }) // it may make no range whole
+		b.crash(t)
 	}
 
 	done := func() (bool, error) {
@@ -178,5 +147,5 @@ func TestKilledServerKeepsRangesExact(t *testing.T) {
 	require.Positive(t, lost("big"), "a run of range_aggregator was killed")
 	require.Positive(t, lost("small"), "a run of range_splitter was killed")
 	require.Zero(t, count(`SELECT count(*) FROM tasks WHERE status = 'Failed'`))
-	server.kill(t)
+	b.process.kill(t)
 }

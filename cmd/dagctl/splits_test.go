@@ -5,17 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
-	"github.com/dagctl/dagctl/examples/processtest"
-	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -43,8 +38,8 @@ publish:
 // made again, also those of a late file, and a server that is killed while it splits leaves all days or none.
 func TestKilledServerSplitsRowsOnce(t *testing.T) {
 	t.Parallel()
-	roots := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(roots, "landing"), 0o700))
+	b := newBuilt(t, "")
+	require.NoError(t, os.Mkdir(filepath.Join(b.roots, "landing"), 0o700))
 	drop := func(name string, first, days, delay int) {
 		var text strings.Builder
 		text.WriteString("date,origin,delay\n")
@@ -52,24 +47,14 @@ func TestKilledServerSplitsRowsOnce(t *testing.T) {
 			day := time.Date(2001, 1, first+n%days, 0, 0, 0, 0, time.UTC)
 			fmt.Fprintf(&text, "%s,SEA,%d\n", day.Format(time.DateOnly), delay)
 		}
-		whole := filepath.Join(roots, "incoming")
+		whole := filepath.Join(b.roots, "incoming")
 		require.NoError(t, os.WriteFile(whole, []byte(text.String()), 0o600))
-		require.NoError(t, os.Rename(whole, filepath.Join(roots, "landing", name)))
+		require.NoError(t, os.Rename(whole, filepath.Join(b.roots, "landing", name)))
 	}
 	const days = 90
 	drop("a.csv", 1, days, 1)
 
-	database, address := testdb.Empty(t), processtest.FreeAddress(t)
-	args := []string{"--database-url", database, "--listen", address, "--storage-root", t.TempDir(),
-		"--file-root", "acme=" + roots, "--migrate"}
-	server := startServer(t, args...)
-	env := map[string]string{"DAGCTL_URL": "http://" + address, "DAGCTL_DATABASE_URL": database, "HOME": t.TempDir()}
-	eventually(t, "the schema", func() (bool, error) {
-		return strings.Contains(dagctl(t, env, "doctor").out, "needs a token"), nil
-	})
-	env["DAGCTL_TOKEN"] = strings.TrimSpace(must(t, env, "admin", "bootstrap", "--org", "acme"))
-	ready := func() (bool, error) { return dagctl(t, env, "doctor").code == cli.ExitOK, nil }
-	eventually(t, "ready", ready)
+	env := b.env(t, admin)
 	file := filepath.Join(t.TempDir(), "dag.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(flightsDAG), 0o600))
 	require.Contains(t, dagctl(t, env, "validate", file).out, "is valid")
@@ -100,37 +85,23 @@ func TestKilledServerSplitsRowsOnce(t *testing.T) {
 	require.Contains(t, must(t, env, "why-not", "delays", "2001-01-05"), "2001-01-05")
 
 	// The server dies while it splits a file that is late and changes three days that are there.
-	conn, err := pgx.Connect(t.Context(), database)
-	require.NoError(t, err)
-	defer conn.Close(t.Context())
 	count := func(sql string) (n int) {
-		require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&n))
+		require.NoError(t, b.pool.QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
 	drop("late.csv", days-2, 33, 5)
 	const running = `SELECT count(*) FROM leases l JOIN tasks t ON t.id = l.task_id WHERE t.kind = 'source'`
-	eventually(t, "it is being split", func() (bool, error) {
-		if count(running) == 0 {
-			return false, nil
-		}
-		server.signal(t, syscall.SIGSTOP) // the run ends with its server, and not before
-		if count(running) > 0 {
-			return true, nil
-		}
-		server.signal(t, syscall.SIGCONT)
-		return false, nil
-	})
-	server.kill(t)
+	require.True(t, b.stopWhile(t, 2*time.Minute, func() int { return count(running) }), "it is being split")
+	b.process.kill(t)
 	published := count(`SELECT count(*) FROM partition_versions p JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN jobs j ON j.id = g.origin_job_id WHERE j.name = 'flown' AND p.state = 'Published'`)
 	require.Contains(t, []int{days, days + 30}, published, "all or none")
-	server = startServer(t, args...)
-	eventually(t, "ready again", ready)
+	b.start(t)
 	settled(map[int64]int{1: days - 3 + 30, 2: 3})
 	const sql = "SELECT flights, delay FROM delays WHERE date = '2001-03-31'"
 	require.Contains(t, must(t, env, "query", sql, "-o", "csv"), "400,1200")
 	require.Zero(t, count(`SELECT count(*) FROM tasks WHERE status = 'Failed'`))
-	server.kill(t)
+	b.process.kill(t)
 }
 
 // TestSplitRowsAreReadAtAnInstant reads what the days had before the file was changed, twice.
