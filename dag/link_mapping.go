@@ -69,6 +69,7 @@ func (j *Job) mismatchOfAny(in Input) *Mismatch {
 	default:
 		return nil
 	}
+
 	return &Mismatch{text, text, suggestion}
 }
 

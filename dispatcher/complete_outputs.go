@@ -54,6 +54,7 @@ func lastMade(b *pg.Batch, batch []*Completing) *pg.Later[map[registry.Ref]regis
 			replaced = append(replaced, x.marker())
 			continue
 		}
+
 		for _, w := range x.Outcome.Written {
 			// The epoch and the position of a cursor say whether another attempt was faster.
 			if stale.ReadsNew(x.Job) && !stale.OnlyFollows(x.Job) {

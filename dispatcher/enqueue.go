@@ -45,6 +45,7 @@ func notManual(job *registry.Job) error {
 			hint = fmt.Sprintf("`dagctl run %s` without a payload and options of tasks reads it now", job.Address())
 		}
 	}
+
 	return fault.New(fault.Invalid, "%s is not a manual job: its tasks come from %s", job.Address(), from).
 		WithHint("%s; `source: {kind: manual}` takes tasks made by hand", hint)
 }

@@ -239,6 +239,7 @@ func unsplit(a Assignment, p engine.Parted, most int) error {
 		return fault.New(fault.Invalid, "the rows cannot be split by column %q: "+format,
 			append([]any{a.SplitBy}, args...)...).WithHint("%s", hint)
 	}
+
 	switch {
 	case p.Missing:
 		return refuse("`partition_by` names a column of the output", "there is no such column")

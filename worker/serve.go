@@ -114,6 +114,7 @@ func (w *Worker) claim(ctx, running context.Context, source Source, tasks *sync.
 				w.runGiven(running, g)
 			})
 		}
+
 		switch {
 		case errors.Is(err, ErrIdle) && w.cfg.IdleExit && w.running.Load() == 0:
 			w.cfg.Log.Info("idle: the worker exits", "worker", w.cfg.ID)

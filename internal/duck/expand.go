@@ -211,6 +211,7 @@ func (s *Session) nameItems(ctx context.Context, tree any, is func(n map[string]
 			if !has || star || text(item, "alias") != "" || err != nil {
 				continue
 			}
+
 			var written string
 			written, err = s.written(ctx, map[string]any{"node": map[string]any{"type": "SELECT_NODE",
 				"cte_map": map[string]any{}, "select_list": []any{item}, "from_table": map[string]any{"type": "EMPTY"},
