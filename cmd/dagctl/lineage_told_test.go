@@ -111,7 +111,7 @@ openlineage: { acme: { url: "%s/api/v1/lineage", namespace: prod } }
 	is := func(job, status string) func() (bool, error) {
 		return func() (bool, error) { return b.lastTask(t, job).Status == status, nil }
 	}
-	eventually(t, "one is dead", is("mail", "Failed"))
+	eventually(t, "one is dead", func() (bool, error) { return b.lastTask(t, "mail").Waiting == "dead", nil })
 	eventually(t, "one runs", is("long", "Running"))
 	eventually(t, "the receiver was tried", func() (bool, error) {
 		refused, came := c.counts()
