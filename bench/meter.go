@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -19,6 +20,8 @@ type readings struct {
 	commits, rows int64         // of the database; rows inserted, updated and deleted
 	cpu           time.Duration // of this process
 	serverCPU     time.Duration
+
+	allocs, allocated uint64 // objects and bytes that this process has allocated
 }
 
 // meter measures the cost of a run between its start and its end. Backends publish their counters when they end, at the
@@ -55,6 +58,10 @@ func (m *meter) stop(ctx context.Context, tasks int) (map[string]any, error) {
 		"rows_per_task":      per(after.rows - m.before.rows),
 		"cpu_s":              round((after.cpu - m.before.cpu).Seconds()),
 		"postgres_cpu_s":     round((after.serverCPU - m.before.serverCPU).Seconds()),
+
+		// Unlike times, these are the same on a busy machine.
+		"allocs_per_task":      per(int64(after.allocs - m.before.allocs)),
+		"alloc_bytes_per_task": per(int64(after.allocated - m.before.allocated)),
 	}, nil
 }
 
@@ -91,6 +98,9 @@ func (m *meter) read(ctx context.Context) (r readings, err error) {
 		err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
 	}
 	r.cpu = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	r.allocs, r.allocated = memory.Mallocs, memory.TotalAlloc
 	return r, err
 }
 
