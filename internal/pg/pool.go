@@ -105,6 +105,7 @@ func defaults(cfg *pgxpool.Config) {
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
 		registerUTC(conn.TypeMap())
+		registerArrays(conn.TypeMap())
 		return clock.Measure(ctx, conn) // it may be another server than before, with another time
 	}
 }

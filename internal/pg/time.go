@@ -9,9 +9,6 @@ import (
 // registerUTC makes a connection read times in UTC, in which they are stored and shown. pgx would use the time zone of
 // the machine that the server runs on.
 func registerUTC(m *pgtype.Map) {
-	element := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
-		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
-	m.RegisterType(element)
-	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID,
-		Codec: &pgtype.ArrayCodec{ElementType: element}})
+	m.RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
 }

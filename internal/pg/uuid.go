@@ -11,10 +11,7 @@ import (
 // registerUUID makes uuid.UUID a native type of a connection. Otherwise pgx converts through text, and a NULL becomes
 // the zero UUID without an error, because uuid.UUID's own Scan does that. Use *uuid.UUID for columns that may be NULL.
 func registerUUID(m *pgtype.Map) {
-	element := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}}
-	m.RegisterType(element)
-	m.RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID,
-		Codec: &pgtype.ArrayCodec{ElementType: element}})
+	m.RegisterType(&pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}})
 }
 
 type uuidCodec struct{ pgtype.UUIDCodec }
