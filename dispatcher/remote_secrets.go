@@ -23,7 +23,7 @@ func (d *Dispatcher) RedactorFor(
 	if err == nil {
 		err = d.redactFor(ctx, &attempt)
 	}
-	if err == nil && attempt.Assignment.Redactor == nil {
+	if err == nil && len(attempt.Job.Def.Secrets) == 0 {
 		d.bare.Put(of, true)
 	}
 	return attempt.Assignment.Redactor, err

@@ -32,9 +32,12 @@ type pattern struct {
 	part          bool // a piece of the value, such as a word: it occurs by accident, too
 }
 
-// NewRedactor returns a Redactor of values, and of the texts that they had before. It costs some 20 times their length
-// in memory, so keep it for a task.
+// NewRedactor returns a Redactor of values, and of the texts that they had before; nil, which finds nothing, if there
+// are none. It costs some 20 times their length in memory, so keep it for a task.
 func NewRedactor(values map[string]Value) *Redactor {
+	if len(values) == 0 {
+		return nil
+	}
 	r := &Redactor{heads: map[uint32][]pattern{}, known: map[pattern]bool{}}
 	for _, v := range values {
 		r.add(v.text)
