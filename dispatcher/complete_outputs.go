@@ -452,14 +452,14 @@ func (s splits) Reserve(ctx context.Context, places []storage.Attempt) error {
 // noRows decides about the outputs to which a run wrote no rows. It implements operators.NoRows.
 type noRows struct {
 	d     *Dispatcher
-	t     Claimed
+	t     *Claimed
 	stays func(ctx context.Context, output int) (bool, error)
 }
 
 // noRowsOf returns the decisions for a run that makes the partition of its assignment.
-func (d *Dispatcher) noRowsOf(t Claimed) noRows {
+func (d *Dispatcher) noRowsOf(t *Claimed) noRows {
 	return noRows{d, t, func(ctx context.Context, output int) (bool, error) {
-		return d.staysWithoutRows(ctx, t, partitionOf(t.Assignment), output)
+		return d.staysWithoutRows(ctx, *t, partitionOf(t.Assignment), output)
 	}}
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 )
 
 // The task of an always_on source runs until somebody drains it or its process stops. It is asked to end first, so that
@@ -25,7 +27,7 @@ var errDrained = errors.New("the task did not end in time when it was drained")
 
 // awaitDrain closes drain when the task or its process is asked to end, and stops the task if it does not end in time.
 func (d *Dispatcher) awaitDrain(
-	ctx context.Context, t Claimed, process <-chan struct{}, drain chan struct{}, stop context.CancelCauseFunc,
+	ctx context.Context, f tasks.Fence, process <-chan struct{}, drain chan struct{}, stop context.CancelCauseFunc,
 ) {
 	tick := time.NewTicker(min(d.Poll, time.Second))
 	defer tick.Stop()
@@ -41,9 +43,9 @@ func (d *Dispatcher) awaitDrain(
 		}
 		err := d.Pool.QueryRow(ctx, `
 			SELECT drain_requested_at IS NOT NULL FROM leases WHERE task_id = $1 AND lease_token = $2`,
-			t.TaskID, t.LeaseToken).Scan(&asked)
+			f.TaskID, f.LeaseToken).Scan(&asked)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) && ctx.Err() == nil {
-			d.Log.Warn("cannot read whether a task is asked to end", "task", t.TaskID, "error", err)
+			d.Log.Warn("cannot read whether a task is asked to end", "task", f.TaskID, "error", err)
 		}
 	}
 

@@ -29,7 +29,7 @@ import (
 // inProcessCommits makes the commits on the way of one attempt in this process.
 type inProcessCommits struct {
 	D    *Dispatcher
-	T    Claimed
+	T    *Claimed
 	Stop context.CancelCauseFunc // ends the run
 
 	mu       sync.Mutex
@@ -125,7 +125,7 @@ func (o *inProcessCommits) Try(
 	ctx context.Context, c operators.Commit, hash string, now time.Time,
 ) (done operators.Committed, err error) {
 	if !o.recorded {
-		if err := o.D.recordClaim(ctx, o.T); err != nil {
+		if err := o.D.recordClaim(ctx, *o.T); err != nil {
 			return done, err
 		}
 		o.recorded = true

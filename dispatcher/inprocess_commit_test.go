@@ -242,7 +242,7 @@ func TestCommitsWhileTheDatabaseGoesAway(t *testing.T) {
 	_, err = w.D.Sources.Supervise(t.Context(), time.Now())
 	require.NoError(t, err)
 	again := w.One(w.D)
-	way := &dispatcher.InProcessCommits{D: w.D.Dispatcher, T: again, Stop: func(error) {}}
+	way := &dispatcher.InProcessCommits{D: w.D.Dispatcher, T: &again, Stop: func(error) {}}
 	file := filepath.Join(t.TempDir(), "d.parquet")
 	require.NoError(t, dispatchertest.CopyToParquet(t.Context(), "SELECT 3 AS height, 'd' AS content", file))
 	commit := operators.Commit{Outputs: []operators.CommittedOutput{{Files: []string{file}}},

@@ -122,7 +122,7 @@ func (r *run) step() string {
 		return fmt.Sprint("claim ", len(tasks))
 	case n < 68:
 		if task, ok := take(); ok {
-			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
+			c := d.RunTask(t.Context(), &task, &dispatcher.ProgressNote{})
 			require.NoError(t, c.Outcome.Err)
 			again := r.pick(4) == 0
 			fenced(d.CompleteAttempt(t.Context(), task, c, dispatchertest.Later(0)))
@@ -133,7 +133,7 @@ func (r *run) step() string {
 		}
 	case n < 73: // computed, but not reported yet
 		if task, ok := take(); ok {
-			c := d.RunTask(t.Context(), task, &dispatcher.ProgressNote{})
+			c := d.RunTask(t.Context(), &task, &dispatcher.ProgressNote{})
 			require.NoError(t, c.Outcome.Err)
 			r.late = append(r.late, func() error {
 				return d.CompleteAttempt(t.Context(), task, c,

@@ -286,10 +286,10 @@ func (d *Dispatcher) sealPartition(
 	a := attempt.Assignment
 	a.Outputs = slices.Clone(a.Outputs)
 	a.Part = part
-	a.NoRows = noRows{d, attempt.Task, func(_ context.Context, output int) (bool, error) {
+	a.NoRows = noRows{d, &attempt.Task, func(_ context.Context, output int) (bool, error) {
 		return !slices.ContainsFunc(list, func(s sealing) bool { return s.output == output }), nil
 	}}
-	a.Splits = splits{noRows{d: d, t: attempt.Task}}
+	a.Splits = splits{noRows{d: d, t: &attempt.Task}}
 	if key != "" && a.Partition == nil && a.SplitBy == "" {
 		if err := setPartition(&a, attempt.Job, key); err != nil {
 			return operators.Outcome{}, err

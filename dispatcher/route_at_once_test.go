@@ -96,7 +96,7 @@ func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
 			task := w.One(w.D)
 			c.before(w, task)
 			var next []dispatcher.Claimed
-			w.D.Attempt(t.Context(), task, func(c dispatcher.Claimed) { next = append(next, c) })
+			w.D.Attempt(t.Context(), &task, func(c dispatcher.Claimed) { next = append(next, c) })
 			require.Equal(t, "Completed", w.Task(task.TaskID))
 			w.Check()
 			if !c.goesOn {
@@ -108,7 +108,7 @@ func TestARunnerGoesOnWithWhatItsCompletionMade(t *testing.T) {
 			require.Equal(t, "made", next[0].Job.Name)
 			require.Equal(t, "Running leased", w.Task(next[0].TaskID))
 			require.Zero(t, w.Count(`SELECT FROM ready`))
-			w.D.Attempt(t.Context(), next[0], func(dispatcher.Claimed) { t.Error("nothing reads what made makes") })
+			w.D.Attempt(t.Context(), &next[0], func(dispatcher.Claimed) { t.Error("nothing reads what made makes") })
 			w.Settle()
 			require.Equal(t, []string{"m(b)"}, w.Read("pair_made")[dispatchertest.FirstDay])
 		})

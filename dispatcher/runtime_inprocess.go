@@ -75,7 +75,8 @@ func (d *Dispatcher) ClaimAndRun(
 	}
 
 	d.slotsShort.Store(len(tasks) == free)
-	for _, t := range tasks {
+	for i := range tasks {
+		t := &tasks[i]
 		d.slots <- struct{}{}
 		release := d.shares.hold(t.Job.OrgID, false)
 		running.Go(func() {
@@ -102,17 +103,19 @@ func (d *Dispatcher) pokeIfShort() {
 }
 
 // runOn runs a task and then, in the same slot, the task that was claimed with its completion, and so on.
-func (d *Dispatcher) runOn(ctx context.Context, t Claimed) {
-	for next := &t; next != nil; {
-		t, next = *next, nil
+func (d *Dispatcher) runOn(ctx context.Context, t *Claimed) {
+	for t != nil {
+		var next *Claimed
 		d.Attempt(ctx, t, func(c Claimed) { next = &c })
+		t = next
 	}
 }
 
 // Attempt runs one task to its end and reports the end; it calls then with a task that the completion claimed. The run
 // is stopped when its time is up, when it is canceled, when its lease is lost, and when the process stops. An always_on
-// source is asked to end instead when the process stops, so that what it has not committed yet counts too.
-func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed)) {
+// source is asked to end instead when the process stops, so that what it has not committed yet counts too. It adds to
+// the task's assignment what the run needs.
+func (d *Dispatcher) Attempt(ctx context.Context, t *Claimed, then func(Claimed)) {
 	base := ctx
 	if t.Slot == AlwaysOnSlot {
 		base = context.WithoutCancel(ctx)
@@ -124,7 +127,7 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 	defer cancel()
 
 	// step changes the task's trace, and the next lines change its assignment: all before keepLease reads the task.
-	stepCtx, ran := d.tracing.step(runCtx, "run", &t)
+	stepCtx, ran := d.tracing.step(runCtx, "run", t)
 	var drain chan struct{}
 	if t.Slot == AlwaysOnSlot {
 		drain = make(chan struct{})
@@ -139,11 +142,11 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 	interval := min(t.lease/3, 2*time.Second)
 	beat := time.AfterFunc(interval, func() {
 		defer close(beating)
-		d.keepLease(runCtx, t, interval, progress, stop)
+		d.keepLease(runCtx, t.Fence, interval, progress, stop)
 	})
 
 	if drain != nil {
-		go d.awaitDrain(runCtx, t, ctx.Done(), drain, stop)
+		go d.awaitDrain(runCtx, t.Fence, ctx.Done(), drain, stop)
 	}
 
 	done := d.RunTask(stepCtx, t, progress)
@@ -157,12 +160,13 @@ func (d *Dispatcher) Attempt(ctx context.Context, t Claimed, then func(Claimed))
 	if !beat.Stop() {
 		<-beating
 	}
-	t.Assignment = commits.finalAssignment(t.Assignment)
+	ended := *t
+	ended.Assignment = commits.finalAssignment(t.Assignment)
 
 	// The result is reported even if the process is about to stop.
 	report, cancelReport := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelReport()
-	if err := d.reportUntilHeard(report, t, done, cause, ctx.Err() != nil); err != nil {
+	if err := d.reportUntilHeard(report, ended, done, cause, ctx.Err() != nil); err != nil {
 		log := d.Log.With("org", t.Job.OrgSlug, "dag", t.Job.DAG, "job", t.Job.Name,
 			"task", t.TaskID, "attempt", t.Attempt)
 		if fault.Is(err, fault.Conflict) {
@@ -181,22 +185,23 @@ var (
 )
 
 // RunTask runs the operator of a task, or its checks if it is a check task.
-func (d *Dispatcher) RunTask(ctx context.Context, t Claimed, progress *ProgressNote) Completion {
+func (d *Dispatcher) RunTask(ctx context.Context, t *Claimed, progress *ProgressNote) Completion {
 	if t.Check != nil {
-		outcomes, err := d.runChecks(ctx, t)
+		outcomes, err := d.runChecks(ctx, *t)
 		return Completion{checks: outcomes, Outcome: operators.Outcome{Err: err, Retryable: true}}
 	}
 
+	a := t.Assignment
 	if names := t.Job.Def.Secrets; len(names) > 0 {
 		var err error
 		// The secrets are opened after the claim, so that a claim never stores a value.
-		if t.Assignment.Secrets, err = d.Vault.Reveal(ctx, t.Job.OrgID, t.Job.SecretUser(), names); err != nil {
+		if a.Secrets, err = d.Vault.Reveal(ctx, t.Job.OrgID, t.Job.SecretUser(), names); err != nil {
 			return Completion{Outcome: operators.Outcome{Err: err, Retryable: !fault.Is(err, fault.Forbidden)}}
 		}
 	}
 
-	a := t.Assignment
-	a.NoRows, a.Checks, a.Splits = d.noRowsOf(t), t.Job.Def.Checks, splits{d.noRowsOf(t)}
+	none := d.noRowsOf(t)
+	a.NoRows, a.Checks, a.Splits = none, t.Job.Def.Checks, splits{none}
 	a.Deliveries = deliveries.Ledger{Pool: d.Pool, Org: t.Job.OrgID, DAG: t.Job.DAG, Job: t.Job.Def.Identity(),
 		Fence: t.Fence}
 	return Completion{Outcome: d.Runner.Run(ctx, a, progress.set)}
@@ -370,18 +375,18 @@ func (p *ProgressNote) get() (int, string) {
 // keepLease extends the lease at once and then at every interval until ctx ends. It stops the run if the task was
 // canceled or the lease is lost.
 func (d *Dispatcher) keepLease(
-	ctx context.Context, t Claimed, interval time.Duration, progress *ProgressNote, stop context.CancelCauseFunc,
+	ctx context.Context, f tasks.Fence, interval time.Duration, progress *ProgressNote, stop context.CancelCauseFunc,
 ) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		percent, state := progress.get()
 		began := clock.Now()
-		canceled, held, err := d.ExtendLease(ctx, t.Fence, percent, state, began)
+		canceled, held, err := d.ExtendLease(ctx, f, percent, state, began)
 		d.contact.took(began, clock.Now())
 		switch {
 		case err != nil && ctx.Err() == nil:
-			d.Log.Warn("heartbeat failed", "task", t.TaskID, "error", err)
+			d.Log.Warn("heartbeat failed", "task", f.TaskID, "error", err)
 		case err == nil && !held:
 			stop(errFenced)
 			return

@@ -99,7 +99,8 @@ func (d *Dispatcher) claimSpare(
 	if len(claimed) == 0 {
 		d.shares.inVain(now)
 	}
-	for _, t := range claimed {
+	for i := range claimed {
+		t := &claimed[i]
 		release := d.shares.hold(t.Job.OrgID, true)
 		running.Go(func() {
 			defer d.pokeIfShort()

@@ -263,7 +263,7 @@ func TestAFencedAttemptDeliversNothingMore(t *testing.T) {
 		return false
 	})
 	ended := make(chan error, 1)
-	go func() { ended <- w.D.RunTask(t.Context(), zombie, new(dispatcher.ProgressNote)).Outcome.Err }()
+	go func() { ended <- w.D.RunTask(t.Context(), &zombie, new(dispatcher.ProgressNote)).Outcome.Err }()
 	<-arrived
 
 	w.Reap(dispatchertest.Later(time.Hour))

@@ -132,7 +132,7 @@ func (w *World) One(d *service.Service) dispatcher.Claimed {
 // Do runs a claimed task and does not report it.
 func (w *World) Do(d *service.Service, t dispatcher.Claimed) dispatcher.Completion {
 	w.T.Helper()
-	c := d.RunTask(w.T.Context(), t, &dispatcher.ProgressNote{})
+	c := d.RunTask(w.T.Context(), &t, &dispatcher.ProgressNote{})
 	require.NoError(w.T, c.Outcome.Err)
 	return c
 }
@@ -167,5 +167,5 @@ func (w *World) Unchecked(t dispatcher.Claimed) {
 
 // Execute runs one claimed task to its end, and no other.
 func Execute(ctx context.Context, d *service.Service, t dispatcher.Claimed) {
-	d.Attempt(ctx, t, nil)
+	d.Attempt(ctx, &t, nil)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -342,7 +343,7 @@ func dedupeKey(key string, wanted []registry.Pin) string {
 
 // RevisionKey names the unit of work that a single published revision decides.
 func RevisionKey(dataset, version uuid.UUID, key string, revision int64) string {
-	return fmt.Sprintf("partition:%s:%s:%s@%d", dataset, version, key, revision)
+	return "partition:" + dataset.String() + ":" + version.String() + ":" + key + "@" + strconv.FormatInt(revision, 10)
 }
 
 // outputKeys lists the output partitions that the published partitions of the triggering inputs feed, sorted. Inputs

@@ -171,7 +171,7 @@ func TestARunnerGoesOnWithWhatItLetIn(t *testing.T) {
 	task := w.One(w.D)
 	for left := 2; left >= 0; left-- {
 		var next []dispatcher.Claimed
-		w.D.Attempt(t.Context(), task, func(c dispatcher.Claimed) { next = append(next, c) })
+		w.D.Attempt(t.Context(), &task, func(c dispatcher.Claimed) { next = append(next, c) })
 		require.Equal(t, "Completed", w.Task(task.TaskID))
 		require.Len(t, next, min(left, 1))
 		require.Zero(t, w.Count(`SELECT FROM ready`))
