@@ -180,7 +180,7 @@ func (s scale) addresses(t *testing.T, w *world) (paths []string) {
 		"/dead?dag="+dagName, "/late?dag="+dagName, "/datasets?search=mesurements+delay",
 		"/datasets?search=dag_03_111",
 		"/datasets?tag=fifth", "/datasets?dag="+dagName, "/datasets?owner=team-3", q+"/lineage",
-		q+"/lineage?depth=100&nodes=5000",
+		q+"/lineage?depth=100&limit=5000",
 		q+"/lineage?column=delay", "/audit?object="+dagName, "/audit?action=dag.deploy", "/audit?actor=token:writer",
 		"/costs?by=dag", "/costs?by=dataset", "/costs?by=owner", "/costs?by=job", "/dags/"+dagName+"?before=50",
 		"/v1/dags", "/v1/dags/"+dagName, "/v1/tasks?limit=100", "/v1/tasks/errors?dead=true", "/v1/attention",
