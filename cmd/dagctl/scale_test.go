@@ -123,7 +123,7 @@ func (s scale) addresses(t *testing.T, w *world) (paths []string) {
 	group := find(`SELECT error_group(t.error_message) FROM tasks t WHERE id = '` + dead + `'`)
 	user := find(`SELECT id::text FROM users ORDER BY email LIMIT 1`)
 	timer := find(`SELECT id::text FROM scheduled_events WHERE status = 'PENDING' LIMIT 1`)
-	backfill := find(`SELECT id::text FROM backfills WHERE status = 'Running' LIMIT 1`)
+	backfill := find(`SELECT id::text FROM backfills ORDER BY status = 'Running' DESC LIMIT 1`)
 	worker := find(`SELECT id FROM workers WHERE id LIKE 'worker-%' LIMIT 1`)
 
 	dagName := fmt.Sprintf("dag_%02d", s.dags/2)
