@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/web/layered"
 )
 
 // dagGraph gathers the nodes and edges of a DAG's graph.
@@ -17,7 +18,7 @@ type dagGraph struct {
 
 // draw draws a DAG: its jobs with their state and the progress of a build, the datasets that it publishes, and what it
 // reads of other DAGs, and they of it.
-func draw(d views.DAGDetail) graph {
+func draw(layouts *layered.Cache, d views.DAGDetail) graph {
 	g := &dagGraph{places: map[string]int{}, drawn: map[[2]int]bool{}}
 	filled := progressOf(d.Build)
 	for _, j := range d.Jobs {
@@ -42,7 +43,7 @@ func draw(d views.DAGDetail) graph {
 		g.join(from, g.add(node{Key: "dag " + c.DAG, Name: c.DAG, Detail: "another DAG", Title: title,
 			State: "foreign sink", Link: "/dags/" + c.DAG}))
 	}
-	made := arrange(g.nodes, g.edges)
+	made := arrange(layouts, g.nodes, g.edges)
 	made.Label = "Graph of the jobs; the table below says the same"
 	return made
 }
@@ -52,7 +53,7 @@ func (g *dagGraph) add(n node) int {
 	place, known := g.places[n.Key]
 	if !known {
 		place = len(g.nodes)
-		n.Name, n.Detail = shorten(n.Name, nameFits), shorten(n.Detail, detailFits)
+		n = n.fitted()
 		g.nodes, g.places[n.Key] = append(g.nodes, n), place
 	}
 	return place
@@ -62,7 +63,7 @@ func (g *dagGraph) add(n node) int {
 func (g *dagGraph) join(from, to int) {
 	if pair := [2]int{from, to}; !g.drawn[pair] {
 		g.drawn[pair] = true
-		g.edges = append(g.edges, edge{from: from, to: to, Title: g.nodes[from].Name + " to " + g.nodes[to].Name})
+		g.edges = append(g.edges, edge{from: from, to: to})
 	}
 }
 
@@ -79,7 +80,7 @@ func (g *dagGraph) addInputs(dag string, j views.JobStatus) {
 			from = g.add(node{Key: "hidden", Name: "hidden", Title: "datasets that you may not read", State: "hidden"})
 		default:
 			from = g.add(datasetNode(in.Dataset, "of DAG "+in.DAG))
-			g.nodes[from].State += " foreign"
+			g.nodes[from].State = "foreign"
 		}
 		g.join(from, to)
 	}
@@ -88,9 +89,10 @@ func (g *dagGraph) addInputs(dag string, j views.JobStatus) {
 // published reports whether a name is one that readers know a dataset by; others are DAG/JOB/OUTPUT.
 func published(dataset string) bool { return dataset != "" && !strings.Contains(dataset, "/") }
 
+// datasetNode draws a dataset. It has no class: the style knows datasets by where they lead.
 func datasetNode(name, detail string) node {
-	return node{Key: "dataset " + name, Name: name, Detail: detail, Title: "dataset " + name + ", " + detail,
-		State: "dataset", Link: datasetPath(name)}
+	return node{Key: "dataset " + name, Name: name, Detail: detail, Title: name + ": " + detail,
+		Link: datasetPath(name)}
 }
 
 // filling is how many partitions a build has to fill for a job.
@@ -119,7 +121,10 @@ func progressOf(b *views.BuildProgress) map[string]filling {
 // jobNode draws a job.
 func jobNode(dag string, j views.JobStatus, f filling) node {
 	state := stateOf(j.Tasks)
-	n := node{Key: "job " + j.Name, Name: j.Name, State: state, Link: jobPath(dag, j.Name)}
+	n := node{Key: "job " + j.Name, Name: j.Name, Link: jobPath(dag, j.Name)}
+	if state != idle {
+		n.State = state
+	}
 	says := state
 	switch {
 	case f.known && f.total > 0:
@@ -129,7 +134,7 @@ func jobNode(dag string, j views.JobStatus, f filling) node {
 		says = fmt.Sprintf("%s, %s to go", state, number(j.Tasks.Open()))
 	}
 	if j.Paused != nil {
-		n.State += " paused"
+		n.State = strings.TrimSpace(n.State + " paused")
 		says = "paused, " + says
 	}
 

@@ -8,6 +8,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web/layered"
 )
 
 // A DAG's graph shows what it reads of others and they of it, how far a build is, and what is paused.
@@ -22,7 +23,7 @@ func TestDrawADAG(t *testing.T) {
 	raw := job("raw")
 	raw.Outputs = []registry.OutputView{{Name: "raw", Dataset: "d/raw/0"}}
 	raw.Tasks.Running = 1
-	g := draw(views.DAGDetail{
+	g := draw(new(layered.Cache), views.DAGDetail{
 		DAGStatus: views.DAGStatus{DAG: registry.DAG{Name: "d"}}, Jobs: []views.JobStatus{raw, made},
 		Build:     &views.BuildProgress{Datasets: []views.DatasetProgress{{Job: "raw", Done: 120, Total: &total}}},
 		Consumers: []views.ForeignReader{{Dataset: "sales", DAG: "reports", Job: "weekly"}},
@@ -40,13 +41,13 @@ func TestDrawADAG(t *testing.T) {
 	require.Equal(t, "paused, queued, 2 to go", found["job made"].Detail)
 	require.Empty(t, found["job made"].Bar())
 	require.Equal(t, "/datasets/rates", found["dataset rates"].Link)
-	require.Equal(t, "dataset foreign", found["dataset rates"].State)
+	require.Equal(t, "foreign", found["dataset rates"].State)
 	require.Empty(t, found["hidden"].Link)
 	require.Equal(t, "/dags/reports", found["dag reports"].Link)
 
 	var edges []string
 	for _, e := range g.Edges {
-		edges = append(edges, e.From+" > "+e.To)
+		edges = append(edges, g.Nodes[e.from].Key+" > "+g.Nodes[e.to].Key)
 	}
 	require.ElementsMatch(t, []string{"job raw > job made", "dataset rates > job made", "hidden > job made",
 		"job made > dataset sales", "dataset sales > dag reports"}, edges)

@@ -1,7 +1,9 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/dagctl/dagctl/authz"
@@ -35,6 +37,8 @@ func (s *Site) dags(w http.ResponseWriter, r *http.Request, caller authz.Caller)
 type dagView struct {
 	views.DAGDetail
 	Graph    graph
+	Listed   []views.JobStatus // what the table has: all jobs if AllJobs, else not too many
+	AllJobs  bool              // the page is about the jobs alone
 	Versions []deploy.PastVersion
 	Older    int      // the next page of versions begins before this one; 0 on the last page
 	Datasets []string // that the DAG makes and the caller may read, for what one does to one of them
@@ -43,8 +47,8 @@ type dagView struct {
 	MayPlan, MayDeploy, MayOperate, MayInspect bool
 }
 
-// versionsShown is how many versions the page of a DAG lists.
-const versionsShown = 25
+// How many versions and jobs the page of a DAG lists.
+const versionsShown, jobsShown = 25, 50
 
 func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	name := r.PathValue("dag")
@@ -55,6 +59,14 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	if err != nil {
 		return err
 	}
+	v := dagView{DAGDetail: detail}
+	if text := r.URL.Query().Get("jobs"); text == "all" {
+		v.Listed, v.AllJobs = detail.Jobs, true
+		return renderDAG(w, caller, v)
+	} else if text != "" {
+		return fault.New(fault.Invalid, "`jobs` is %q", text).WithHint("jobs=all lists all jobs of the DAG")
+	}
+
 	before := 0
 	if text := r.URL.Query().Get("before"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
@@ -69,9 +81,9 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	}
 
 	on := authz.OnDAG(name)
-	v := dagView{DAGDetail: detail, Graph: draw(detail), Versions: versions,
-		MayPlan: caller.May(authz.Plan, on), MayDeploy: caller.May(authz.Deploy, on),
-		MayOperate: caller.May(authz.Operate, on), MayInspect: caller.May(authz.Inspect, on)}
+	v.Graph, v.Versions, v.Listed = draw(&s.layouts, detail), versions, troubledFirst(detail.Jobs)
+	v.MayPlan, v.MayDeploy = caller.May(authz.Plan, on), caller.May(authz.Deploy, on)
+	v.MayOperate, v.MayInspect = caller.May(authz.Operate, on), caller.May(authz.Inspect, on)
 	if len(versions) > versionsShown {
 		v.Versions, v.Older = versions[:versionsShown], versions[versionsShown-1].Number
 	}
@@ -85,8 +97,36 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 	if v.Previous, err = s.previous(r, caller, detail); err != nil {
 		return err
 	}
-	return render(w, http.StatusOK, "dag.html", layout{Title: name, Tab: "dags", Live: follow("dag", name),
+	return renderDAG(w, caller, v)
+}
+
+func renderDAG(w http.ResponseWriter, caller authz.Caller, v dagView) error {
+	return render(w, http.StatusOK, "dag.html", layout{Title: v.Name, Tab: "dags", Live: follow("dag", v.Name),
 		Caller: caller, View: v})
+}
+
+// troubledFirst returns the jobs that the page of a DAG lists. Of too many it leaves out the last ones, but none with
+// trouble before one without.
+func troubledFirst(jobs []views.JobStatus) []views.JobStatus {
+	if len(jobs) <= jobsShown {
+		return jobs
+	}
+	trouble := func(j views.JobStatus) int {
+		switch {
+		case j.Tasks.Dead > 0:
+			return 0
+		case j.Tasks.Retrying > 0 || j.Withheld > 0:
+			return 1
+		case j.Tasks.Open() > 0:
+			return 2
+		}
+		return 3
+	}
+
+	sorted := slices.SortedStableFunc(slices.Values(jobs), func(a, b views.JobStatus) int {
+		return cmp.Compare(trouble(a), trouble(b))
+	})
+	return sorted[:jobsShown]
 }
 
 // lastVersion leads to the last version of a DAG that has none to show, because all were abandoned or it was deleted.

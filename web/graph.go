@@ -19,11 +19,20 @@ type graph struct {
 type node struct {
 	X, Y, Width, Height int
 	Name, Detail        string // what fits
-	Title               string // the whole text
-	State               string // class; of a job, the state of its tasks
+	Title               string // the whole text; empty: it is in the box already
+	State               string // class; of a job, the state of its tasks. Empty: there is nothing to see
 	Link                string // empty: it leads nowhere
 	Key                 string // names it among the nodes of the graph, also when it is drawn again
 	Share               int    // of its work that is done, in percent; 0: nothing is known or done
+}
+
+// fitted cuts the texts to what fits, and leaves the title out if the box says it all.
+func (n node) fitted() node {
+	if n.Title == n.Name+": "+n.Detail && len([]rune(n.Name)) <= nameFits && len([]rune(n.Detail)) <= detailFits {
+		n.Title = ""
+	}
+	n.Name, n.Detail = shorten(n.Name, nameFits), shorten(n.Detail, detailFits)
+	return n
 }
 
 // Bar returns the path of the line that shows the share, empty if there is none.
@@ -32,14 +41,25 @@ func (n node) Bar() string {
 		return ""
 	}
 	const inset = 8
-	return fmt.Sprintf("M %d %d h %d", n.X+inset, n.Y+n.Height-4, (n.Width-2*inset)*min(n.Share, 100)/100)
+	return fmt.Sprintf("M%d %dh%d", inset, n.Height-4, (n.Width-2*inset)*min(n.Share, 100)/100)
 }
 
 type edge struct {
-	Path, Class, Title string
-	From, To           string // keys of nodes
+	Path, Class string
+	from, to    int // indices of nodes
+}
 
-	from, to int // their indices
+// Ends returns the nodes that each edge joins, by their places: "0 3,1 3". The page says so once for all edges, since
+// there are many.
+func (g graph) Ends() string {
+	var b strings.Builder
+	for i, e := range g.Edges {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%d %d", e.from, e.to)
+	}
+	return b.String()
 }
 
 // Sizes in user units of the SVG, which are CSS pixels at its natural size.
@@ -48,8 +68,8 @@ const (
 	nameFits, detailFits  = 24, 28 // letters
 )
 
-// arrange gives the nodes and edges their places.
-func arrange(nodes []node, edges []edge) graph {
+// arrange gives the nodes and edges their places, which are found once for graphs of one shape.
+func arrange(layouts *layered.Cache, nodes []node, edges []edge) graph {
 	sizes, pairs := make([]layered.Size, len(nodes)), make([][2]int, len(edges))
 	for i := range nodes {
 		nodes[i].Width, nodes[i].Height = nodeWidth, nodeHeight
@@ -59,13 +79,12 @@ func arrange(nodes []node, edges []edge) graph {
 		pairs[i] = [2]int{e.from, e.to}
 	}
 
-	l := layered.Place(sizes, pairs)
+	l := layouts.Place(sizes, pairs)
 	g := graph{Width: l.Width, Height: l.Height, Nodes: nodes}
 	for i, p := range l.Nodes {
 		nodes[i].X, nodes[i].Y = p.X, p.Y
 	}
 	for i, e := range edges {
-		e.From, e.To = nodes[e.from].Key, nodes[e.to].Key
 		if e.Path = pathOf(l.Routes[i]); e.Path != "" {
 			g.Edges = append(g.Edges, e)
 		}
@@ -73,25 +92,25 @@ func arrange(nodes []node, edges []edge) graph {
 	return g
 }
 
-// pathOf writes a route as the path of an SVG: lines and curves by turns.
+// pathOf writes a route as the path of an SVG: lines and curves by turns, each from where the one before it ended.
 func pathOf(route []layered.Point) string {
 	if len(route) == 0 {
 		return ""
 	}
 
-	var b strings.Builder
-	fmt.Fprintf(&b, "M %d %d", route[0].X, route[0].Y)
+	b := fmt.Appendf(nil, "M%d %d", route[0].X, route[0].Y)
 	for i := 1; i < len(route); i++ {
 		from, to := route[i-1], route[i]
-		switch middle := (from.X + to.X) / 2; {
+		right, down := to.X-from.X, to.Y-from.Y
+		switch {
 		case from == to:
-		case i%2 == 1:
-			fmt.Fprintf(&b, " H %d", to.X)
+		case i%2 == 1 || down == 0:
+			b = fmt.Appendf(b, "h%d", right)
 		default:
-			fmt.Fprintf(&b, " C %d %d, %d %d, %d %d", middle, from.Y, middle, to.Y, to.X, to.Y)
+			b = fmt.Appendf(b, "c%d 0 %d %d %d %d", right/2, right/2, down, right, down)
 		}
 	}
-	return b.String()
+	return string(b)
 }
 
 // stateOf returns the worst state that any of a job's tasks is in.
@@ -106,8 +125,11 @@ func stateOf(c views.Counts) string {
 	case c.Queued > 0:
 		return "queued"
 	}
-	return "idle"
+	return idle
 }
+
+// idle is the state of a job without open tasks; there is nothing to see of it.
+const idle = "idle"
 
 func shorten(text string, widest int) string {
 	if r := []rune(text); len(r) > widest {

@@ -3,7 +3,9 @@ package web
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web/layered"
 )
 
 // lineageOf returns the dataset whose lineage a path below /datasets/ asks for: NAME/lineage or DAG/JOB/OUTPUT/lineage.
@@ -31,12 +34,24 @@ type lineageView struct {
 	Columns          []choice // of the dataset
 	Truncated        bool
 	TruncatedBy      string
+	More             string // the address of a page that shows more
 	Records          bool
+	Kept             []hiddenField // what the form keeps of the address
+	Find             string        // a part of the names that are looked for
+	Found            int           // how many there are
+	Groups           []lineageGroup
 	Graph            graph
 	Rows             []lineageRow
 	Lines            []lineageLine
+	OtherRows        int // that are not listed
+	OtherLines       int
+	All              string // the address of the page that lists all
 	Command          string // that shows the same
 }
+
+// What a page of lineage shows at most before it leaves parts to other pages: nodes that are drawn one by one, found
+// ones that are drawn beside the group they are of, and rows of its tables.
+const nodesDrawn, foundDrawn, rowsListed = 300, 20, 100
 
 type choice struct {
 	Value, Text string
@@ -71,6 +86,9 @@ func (s *Site) lineage(w http.ResponseWriter, r *http.Request, caller authz.Call
 				WithHint("between 1 and %d", lineage.MaxNodes)
 		}
 	}
+	if text := params.Get("list"); text != "" && text != "all" {
+		return fault.New(fault.Invalid, "`list` is %q", text).WithHint("list=all lists all datasets and edges")
+	}
 	if q.Direction != lineage.Up && q.Direction != lineage.Down && q.Direction != lineage.Both {
 		return fault.New(fault.Invalid, "%q is no direction", q.Direction).WithHint("up, down or both")
 	}
@@ -80,13 +98,20 @@ func (s *Site) lineage(w http.ResponseWriter, r *http.Request, caller authz.Call
 		return err
 	}
 	return render(w, http.StatusOK, "lineage.html", layout{Title: "Lineage of " + d.Name, Tab: "datasets",
-		Caller: caller, View: viewLineage(d, g, q)})
+		Caller: caller, View: s.viewLineage(d, g, q, params)})
 }
 
-// viewLineage makes the page of a graph.
-func viewLineage(d registry.Dataset, g lineage.Graph, q lineage.Query) lineageView {
+// viewLineage makes the page of a graph for the parameters of its address.
+func (s *Site) viewLineage(d registry.Dataset, g lineage.Graph, q lineage.Query, params url.Values) lineageView {
 	v := lineageView{Name: d.Name, Column: q.Column, At: q.At, Depth: q.Depth, Truncated: g.Truncated,
-		TruncatedBy: g.TruncatedBy, Records: g.At.Records, Command: "dagctl lineage " + d.Name}
+		TruncatedBy: g.TruncatedBy, Records: g.At.Records, Command: "dagctl lineage " + d.Name,
+		More: with(params, "limit", strconv.Itoa(lineage.MaxNodes)), All: with(params, "list", "all"),
+		Find: strings.TrimSpace(params.Get("find"))}
+	for _, name := range []string{"limit", "open"} {
+		for _, value := range params[name] {
+			v.Kept = append(v.Kept, hiddenField{name, value})
+		}
+	}
 	for _, c := range []choice{{Value: lineage.Both, Text: "both directions"},
 		{Value: lineage.Up, Text: "what it is made from"}, {Value: lineage.Down, Text: "what is made from it"}} {
 		c.Chosen = c.Value == q.Direction
@@ -113,13 +138,24 @@ func viewLineage(d registry.Dataset, g lineage.Graph, q lineage.Query) lineageVi
 	}
 
 	slices.SortStableFunc(g.Nodes, func(a, b lineage.Node) int { return cmp.Compare(a.Level, b.Level) })
-	v.draw(g)
+	v.draw(&s.layouts, g, params)
 	return v
 }
 
-// draw draws the graph, and lists its nodes and edges for those who do not see it.
-func (v *lineageView) draw(g lineage.Graph) {
+// with returns the address of the same page with another value of a parameter; without it if there is none.
+func with(params url.Values, name string, values ...string) string {
+	changed := maps.Clone(params)
+	if changed == nil {
+		changed = url.Values{}
+	}
+	changed[name] = values
+	return "?" + changed.Encode()
+}
+
+// draw draws the graph, and lists its nodes and edges for those who do not see it. A large graph is drawn by groups.
+func (v *lineageView) draw(layouts *layered.Cache, g lineage.Graph, params url.Values) {
 	nodes, place, dag := make([]node, len(g.Nodes)), map[string]int{}, g.Node(g.Root).DAG
+	found := make([]bool, len(g.Nodes))
 	for i, n := range g.Nodes {
 		place[n.ID] = i
 		row := lineageRow{Node: n, Label: n.Label(), Link: linkOf(n), State: lineageState(n)}
@@ -128,13 +164,17 @@ func (v *lineageView) draw(g lineage.Graph) {
 		}
 		v.Rows = append(v.Rows, row)
 		nodes[i] = lineageNode(row, g.Root, dag, v.Column != "")
+		if v.Find != "" && strings.Contains(strings.ToLower(row.Label), strings.ToLower(v.Find)) {
+			found[i], nodes[i].State = true, strings.TrimSpace(nodes[i].State+" sought")
+			v.Found++
+		}
 	}
 
 	var edges []edge
 	for _, e := range g.Edges {
 		line := lineageLine{From: v.Rows[place[e.From]].Label, To: v.Rows[place[e.To]].Label,
 			By: strings.Trim(cmp.Or(e.Namespace, e.DAG)+"/"+e.Job, "/")}
-		drawn := edge{from: place[e.From], to: place[e.To], Title: line.From + " to " + line.To}
+		drawn := edge{from: place[e.From], to: place[e.To]}
 		if v.Column != "" {
 			line.Columns = columnsText(e)
 			switch {
@@ -148,8 +188,47 @@ func (v *lineageView) draw(g lineage.Graph) {
 		}
 		v.Lines, edges = append(v.Lines, line), append(edges, drawn)
 	}
-	v.Graph = arrange(nodes, edges)
+
+	if len(nodes) > nodesDrawn {
+		nodes, edges = v.group(g, nodes, edges, found, params)
+	}
+	v.Graph = arrange(layouts, nodes, edges)
 	v.Graph.Label = "Graph of what " + v.Name + " is made from and what is made from it; the tables below say the same"
+	v.cut(edgesOf(g, place), found, params.Get("list") == "all")
+}
+
+// edgesOf returns the places of the nodes that edges join.
+func edgesOf(g lineage.Graph, place map[string]int) [][2]int {
+	ends := make([][2]int, len(g.Edges))
+	for i, e := range g.Edges {
+		ends[i] = [2]int{place[e.From], place[e.To]}
+	}
+	return ends
+}
+
+// cut leaves in the tables what is looked for, and not too much unless all is asked for.
+func (v *lineageView) cut(ends [][2]int, found []bool, all bool) {
+	if v.Find != "" {
+		rows, lines := v.Rows[:0:0], v.Lines[:0:0]
+		for i, row := range v.Rows {
+			if found[i] {
+				rows = append(rows, row)
+			}
+		}
+		for i, line := range v.Lines {
+			if found[ends[i][0]] || found[ends[i][1]] {
+				lines = append(lines, line)
+			}
+		}
+		v.Rows, v.Lines = rows, lines
+	}
+
+	if !all && len(v.Rows) > rowsListed {
+		v.Rows, v.OtherRows = v.Rows[:rowsListed], len(v.Rows)-rowsListed
+	}
+	if !all && len(v.Lines) > rowsListed {
+		v.Lines, v.OtherLines = v.Lines[:rowsListed], len(v.Lines)-rowsListed
+	}
 }
 
 // lineageNode draws a node of a graph around a dataset of a DAG.
@@ -165,6 +244,9 @@ func lineageNode(row lineageRow, root, dag string, traced bool) node {
 	case lineage.KindExternal:
 		class += " foreign"
 		detail = row.Namespace
+	}
+	if row.Kind == lineage.KindDataset && row.Link != "" {
+		class = "" // the style knows datasets by where they lead
 	}
 	if row.ID == root {
 		class += " root"
@@ -188,8 +270,8 @@ func lineageNode(row lineageRow, root, dag string, traced bool) node {
 		detail = row.State + ", " + detail
 	}
 	title := strings.Trim(row.Label+": "+detail, ": ")
-	return node{Name: shorten(name, nameFits), Detail: shorten(detail, detailFits), Title: title, State: class,
-		Link: row.Link, Key: row.ID}
+	class = strings.TrimSpace(class)
+	return node{Name: name, Detail: detail, Title: title, State: class, Link: row.Link, Key: row.ID}.fitted()
 }
 
 // lineageState says how a dataset is, for people.
@@ -238,4 +320,137 @@ func columnsText(e lineage.Edge) string {
 		all = append(all, text)
 	}
 	return strings.Join(all, ", ")
+}
+
+// lineageGroup is what a large graph has of one DAG, of another system, or of what is hidden.
+type lineageGroup struct {
+	Name   string
+	Nodes  int
+	Late   int
+	Found  int
+	Open   bool   // its nodes are drawn, and not one box for them
+	Toggle string // the address of the page on which it is the other way
+}
+
+// Says returns what the box of a group says.
+func (g lineageGroup) Says() string {
+	text := count(int64(g.Nodes), "node")
+	if g.Late > 0 {
+		text += ", " + number(int64(g.Late)) + " late"
+	}
+	if g.Found > 0 {
+		text += ", " + number(int64(g.Found)) + " found"
+	}
+	return text
+}
+
+// groupOf names the group that a node is of.
+func groupOf(n lineage.Node) string {
+	if n.Kind == lineage.KindHidden {
+		return "what you may not read"
+	}
+	return cmp.Or(n.Namespace, n.DAG, "other")
+}
+
+// group puts one box in place of all nodes of a group that is not open. The root stays, and so do found nodes unless
+// there are many. The address says which groups are open; by default it is the root's, unless that alone is large.
+func (v *lineageView) group(
+	g lineage.Graph, nodes []node, edges []edge, found []bool, params url.Values,
+) ([]node, []edge) {
+	places := map[string]int{}
+	for i, n := range g.Nodes {
+		name := groupOf(n)
+		at, known := places[name]
+		if !known {
+			at = len(v.Groups)
+			places[name] = at
+			v.Groups = append(v.Groups, lineageGroup{Name: name})
+		}
+		v.Groups[at].Nodes++
+		if n.Late != nil {
+			v.Groups[at].Late++
+		}
+		if found[i] {
+			v.Groups[at].Found++
+		}
+	}
+	v.open(groupOf(*g.Node(g.Root)), params)
+
+	var (
+		drawn []node
+		moved = make([]int, len(nodes)) // the places of all nodes among the drawn ones
+		boxes = map[string]int{}
+	)
+	for i, n := range nodes {
+		of := v.Groups[places[groupOf(g.Nodes[i])]]
+		alone := of.Open || g.Nodes[i].ID == g.Root || found[i] && v.Found <= foundDrawn
+		at, boxed := boxes[of.Name]
+		if alone || !boxed {
+			at = len(drawn)
+			if !alone {
+				boxes[of.Name] = at
+				n = boxOf(of)
+			}
+			drawn = append(drawn, n)
+		}
+		moved[i] = at
+	}
+	slices.SortFunc(v.Groups, func(a, b lineageGroup) int { return cmp.Compare(a.Name, b.Name) })
+	return drawn, moveEdges(edges, moved)
+}
+
+// open decides which groups are open.
+func (v *lineageView) open(root string, params url.Values) {
+	open := params["open"]
+	if !params.Has("open") {
+		isRoot := func(g lineageGroup) bool { return g.Name == root }
+		if i := slices.IndexFunc(v.Groups, isRoot); v.Groups[i].Nodes <= nodesDrawn {
+			open = []string{root}
+		}
+	}
+
+	for i := range v.Groups {
+		g := &v.Groups[i]
+		g.Open = slices.Contains(open, g.Name)
+		others := slices.DeleteFunc(slices.Clone(open), func(name string) bool { return name == g.Name || name == "" })
+		if !g.Open {
+			others = append(others, g.Name)
+		} else if len(others) == 0 {
+			others = []string{""} // none, and not those that are open by default
+		}
+		g.Toggle = with(params, "open", others...)
+	}
+}
+
+// boxOf draws a group that is not open.
+func boxOf(g lineageGroup) node {
+	n := node{Key: "group " + g.Name, Name: g.Name, Detail: g.Says(), Title: g.Name + ": " + g.Says() + "; open it",
+		State: "group", Link: g.Toggle}
+	if g.Late > 0 {
+		n.State += " late"
+	}
+	if g.Found > 0 {
+		n.State += " sought"
+	}
+	return n.fitted()
+}
+
+// moveEdges joins what edges join by the nodes' new places. Of several between two places one stays, the most telling.
+func moveEdges(edges []edge, moved []int) (joined []edge) {
+	places := map[[2]int]int{}
+	for _, e := range edges {
+		e.from, e.to = moved[e.from], moved[e.to]
+		if e.from == e.to {
+			continue
+		}
+		at, known := places[[2]int{e.from, e.to}]
+		switch {
+		case !known:
+			places[[2]int{e.from, e.to}] = len(joined)
+			joined = append(joined, e)
+		case e.Class > joined[at].Class: // aside, traced, traced unsure
+			joined[at].Class = e.Class
+		}
+	}
+	return joined
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/tasklogs"
 	"github.com/dagctl/dagctl/timers"
+	"github.com/dagctl/dagctl/web/layered"
 )
 
 //go:embed templates static
@@ -52,6 +53,7 @@ type Config struct {
 // Site is the set of pages.
 type Site struct {
 	Config
+	layouts layered.Cache // of the graphs that were shown last
 }
 
 // New validates the config.
@@ -60,7 +62,7 @@ func New(c Config) (*Site, error) {
 		c.Timers == nil {
 		return nil, errors.New("web: registry, deployer, dispatcher, query, lineage and timers are needed")
 	}
-	return &Site{c}, nil
+	return &Site{Config: c}, nil
 }
 
 // AddRoutes adds the pages to an API.

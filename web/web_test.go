@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/web/layered"
 )
 
 func job(name string, inputs ...string) views.JobStatus {
@@ -101,5 +102,6 @@ func TestLinksToFurtherPagesAreQueries(t *testing.T) {
 
 // drawn draws the jobs of a DAG.
 func drawn(dag string, jobs []views.JobStatus) graph {
-	return draw(views.DAGDetail{DAGStatus: views.DAGStatus{DAG: registry.DAG{Name: dag}}, Jobs: jobs})
+	return draw(new(layered.Cache),
+		views.DAGDetail{DAGStatus: views.DAGStatus{DAG: registry.DAG{Name: dag}}, Jobs: jobs})
 }

@@ -46,9 +46,9 @@ func TestThePageOfLineage(t *testing.T) {
 	require.ElementsMatch(t, []string{"/datasets/daily_highest/lineage", "/datasets/readings/landing/0/lineage",
 		"/dags/readings/jobs/landing", "/datasets/peaks/scaled/0/lineage", "/datasets/station_peaks/lineage",
 		"/dags/peaks/jobs/tell"}, links(page))
-	require.Len(t, withClass(page, "path", "edge"), 5)
-	require.Len(t, withClass(page, "g", "foreign"), 3, "nodes of another DAG")
-	require.Len(t, withClass(page, "g", "root"), 1)
+	require.Len(t, all(withClass(page, "g", "edges")[0], "path"), 5)
+	require.Len(t, withClass(page, "a", "foreign"), 3, "nodes of another DAG")
+	require.Len(t, withClass(page, "a", "root"), 1)
 	for _, href := range links(page) {
 		w.page(t, writer, href)
 	}

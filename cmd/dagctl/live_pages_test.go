@@ -139,8 +139,8 @@ func TestAGraphByKeyboard(t *testing.T) {
 	waitGraph(b, "paused")
 	requireSameDocument(t, b)
 	require.InDelta(t, natural/1.25, width(), 2, "it keeps its zoom")
-	b.Run("look", chromedp.Evaluate(`getComputedStyle(document.querySelector('[data-node="job daily"]')
-		.closest("a")).display !== "none"`, &shown))
+	b.Run("look", chromedp.Evaluate(`getComputedStyle(document.querySelector(
+		'.nodes a[href="/dags/readings/jobs/daily"]')).display !== "none"`, &shown))
 	require.False(t, shown, "what is folded away stays so")
 
 	b.Run("unfold", chromedp.Click(".graph-tools [data-do=all]", chromedp.ByQuery))

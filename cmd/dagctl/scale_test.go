@@ -123,7 +123,7 @@ func (s scale) addresses(t *testing.T, w *world) (paths []string) {
 	group := find(`SELECT error_group(t.error_message) FROM tasks t WHERE id = '` + dead + `'`)
 	user := find(`SELECT id::text FROM users ORDER BY email LIMIT 1`)
 	timer := find(`SELECT id::text FROM scheduled_events WHERE status = 'PENDING' LIMIT 1`)
-	backfill := find(`SELECT id::text FROM backfills WHERE status = 'Running' LIMIT 1`)
+	backfill := find(`SELECT id::text FROM backfills ORDER BY status = 'Running' DESC LIMIT 1`)
 	worker := find(`SELECT id FROM workers WHERE id LIKE 'worker-%' LIMIT 1`)
 
 	dagName := fmt.Sprintf("dag_%02d", s.dags/2)
@@ -180,7 +180,7 @@ func (s scale) addresses(t *testing.T, w *world) (paths []string) {
 		"/dead?dag="+dagName, "/late?dag="+dagName, "/datasets?search=mesurements+delay",
 		"/datasets?search=dag_03_111",
 		"/datasets?tag=fifth", "/datasets?dag="+dagName, "/datasets?owner=team-3", q+"/lineage",
-		q+"/lineage?depth=100&nodes=5000",
+		q+"/lineage?depth=100&limit=5000",
 		q+"/lineage?column=delay", "/audit?object="+dagName, "/audit?action=dag.deploy", "/audit?actor=token:writer",
 		"/costs?by=dag", "/costs?by=dataset", "/costs?by=owner", "/costs?by=job", "/dags/"+dagName+"?before=50",
 		"/v1/dags", "/v1/dags/"+dagName, "/v1/tasks?limit=100", "/v1/tasks/errors?dead=true", "/v1/attention",

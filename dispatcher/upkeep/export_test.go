@@ -21,3 +21,6 @@ func (u *Upkeep) MarkGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 	}
 	return c.found, nil
 }
+
+// InUse is inUse.
+var InUse = inUse

@@ -147,50 +147,48 @@ func (u *Upkeep) markGenerations(
 }
 
 // inUse returns what tasks hold: running ones, and those whose lease ran out, for their completion may still come. It
-// also returns the revisions that open checks decide on.
+// also returns the revisions that open checks decide on. Open tasks are in one of three sets, and are looked up one by
+// one by their primary key: a join may read the tasks of years.
 func inUse(ctx context.Context, tx pgx.Tx, org uuid.UUID) (use registry.InUse, err error) {
 	rows, err := tx.Query(ctx, `
-		SELECT t.job_id, coalesce(t.input_versions, '[]') FROM tasks t
-		WHERE t.id IN (SELECT task_id FROM leases WHERE org_id = $1)
-		   OR t.reason = 'lease_expired' AND t.id IN (
-			SELECT task_id FROM ready WHERE org_id = $1 UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`, org)
+		SELECT t.job_id, open.leased OR (t.reason = 'lease_expired') IS TRUE, coalesce(t.input_versions, '[]'),
+			CASE WHEN t.kind = 'check' THEN t.payload END
+		FROM (
+			SELECT task_id, true FROM leases WHERE org_id = $1
+			UNION ALL SELECT task_id, false FROM ready WHERE org_id = $1
+			UNION ALL SELECT task_id, false FROM waiting WHERE org_id = $1) AS open(task_id, leased),
+			LATERAL (SELECT * FROM tasks WHERE id = open.task_id OFFSET 0) AS t
+		WHERE open.leased OR t.reason = 'lease_expired' OR t.kind = 'check'`, org)
 	if err != nil {
 		return use, fmt.Errorf("find what tasks hold: %w", err)
 	}
 
 	var (
-		origin uuid.UUID
-		pinned []byte
+		origin          uuid.UUID
+		holds           bool
+		pinned, payload []byte
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&origin, &pinned}, func() error {
-		var pins []registry.Pin
-		use.Origins = append(use.Origins, origin)
-		err := json.Unmarshal(pinned, &pins)
-		use.Pins = append(use.Pins, pins...)
-		return err
-	}); err != nil {
-		return use, fmt.Errorf("find what tasks hold: %w", err)
-	}
+	if _, err := pgx.ForEachRow(rows, []any{&origin, &holds, &pinned, &payload}, func() error {
+		if holds {
+			var pins []registry.Pin
+			if err := json.Unmarshal(pinned, &pins); err != nil {
+				return err
+			}
+			use.Origins, use.Pins = append(use.Origins, origin), append(use.Pins, pins...)
+		}
+		if payload == nil {
+			return nil
+		}
 
-	rows, err = tx.Query(ctx, `
-		SELECT t.job_id, t.payload FROM tasks t
-		WHERE t.kind = 'check' AND t.id IN (
-			SELECT task_id FROM leases WHERE org_id = $1 UNION ALL SELECT task_id FROM ready WHERE org_id = $1
-			UNION ALL SELECT task_id FROM waiting WHERE org_id = $1)`, org)
-	if err != nil {
-		return use, fmt.Errorf("find open checks: %w", err)
-	}
-
-	var payload []byte
-	_, err = pgx.ForEachRow(rows, []any{&origin, &payload}, func() error {
 		var p dispatcher.CheckPayload
 		err := json.Unmarshal(payload, &p)
 		use.Checks = append(use.Checks, registry.Checked{Origin: origin, Key: p.Partition, Revision: p.Revision})
 		return err
-	})
-
+	}); err != nil {
+		return use, fmt.Errorf("find what tasks hold: %w", err)
+	}
 	use.Origins = tasks.SortedIDs(use.Origins)
-	return use, err
+	return use, nil
 }
 
 // RemoveMarked removes the bytes of the marked revisions and generations, and then their rows.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -182,6 +183,41 @@ func TestGCKeepsWhatTasksRead(t *testing.T) {
 	require.Positive(t, w.GC(time.Now().Add(dispatchertest.PastGrace)).Revisions)
 	require.Equal(t, w.Named(), w.Files())
 	require.Zero(t, w.Count(`SELECT FROM partition_versions WHERE state = 'Replaced'`))
+}
+
+// What tasks hold is found by reading the open ones, however many have ended.
+func TestGCReadsOpenTasksOnly(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	w.Probe.Put("raw", "2024-01-01", "b")
+	w.Poll()
+	w.Work()
+	w.Route()
+	running := w.One(w.D)
+	w.Exec(`INSERT INTO tasks (id, org_id, job_id, kind, slot, status, runtime)
+		SELECT gen_random_uuid(), org_id, job_id, 'reactive', 'old-' || n, 'Completed', 'dispatcher'
+		FROM generate_series(1, 5000) AS n, tasks WHERE tasks.id = $1`, running.TaskID)
+	w.Exec(`ANALYZE tasks`)
+
+	var scanned, looked int64
+	require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		read := func() (scanned, looked int64) {
+			require.NoError(t, tx.QueryRow(ctx, `SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables
+				WHERE relname = 'tasks'`).Scan(&scanned, &looked))
+			return scanned, looked
+		}
+		scannedBefore, lookedBefore := read() // the connection may not have reported yet what it did before
+		use, err := upkeep.InUse(ctx, tx, w.Caller.OrgID)
+		require.Len(t, use.Origins, 1)
+		require.Len(t, use.Pins, 1)
+		scanned, looked = read()
+		scanned, looked = scanned-scannedBefore, looked-lookedBefore
+		return err
+	}))
+	require.Zero(t, scanned)
+	require.LessOrEqual(t, looked, int64(1))
 }
 
 // A reader that resolved a revision just before it was replaced can read it during the grace period.

@@ -71,19 +71,24 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 			WITH failed AS MATERIALIZED (
 				SELECT w.task_id, w.origin_job_id, w.failed_at, %s AS name FROM waiting w WHERE %s),
 			run AS MATERIALIZED (%s),
-			groups AS (
+			groups AS MATERIALIZED (
 				SELECT f.name, count(*) AS n, array_agg(DISTINCT f.origin_job_id) AS jobs, min(f.failed_at) AS first,
 				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example,
 				       count(*) FILTER (WHERE f.origin_job_id IN (SELECT origin_job_id FROM run)) AS retryable
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
-				ORDER BY 2 DESC, 1 LIMIT $%d)
+				ORDER BY 2 DESC, 1 LIMIT $%d),
+			listed AS MATERIALIZED (SELECT g.name, job FROM groups g, unnest(g.jobs[1:100]) AS job),
+			named AS MATERIALIZED ( -- each job once: groups have many of them in common
+				SELECT job, job_address(job) AS address FROM (SELECT DISTINCT job FROM listed) AS once),
+			addresses AS (
+				SELECT l.name, (array_agg(DISTINCT n.address))[1:10] AS jobs
+				FROM listed l JOIN named n ON n.job = l.job GROUP BY l.name)
 			SELECT g.name,
 			       coalesce(btrim(regexp_replace(left(split_part(t.error_message, $%d, 1), 600), '\s+', ' ', 'g')), ''),
-			       g.n,
-			       (ARRAY(SELECT DISTINCT job_address(j) FROM unnest(g.jobs[1:100]) AS j ORDER BY 1))[1:10],
+			       g.n, a.jobs,
 			       coalesce(g.first, t.completed_at, t.created_at), coalesce(g.last, t.completed_at, t.created_at),
 			       g.example, g.retryable
-			FROM groups g JOIN tasks t ON t.id = g.example
+			FROM groups g JOIN addresses a ON a.name = g.name JOIN tasks t ON t.id = g.example
 			ORDER BY g.n DESC, 1`, groupOf, c.where(), registry.WorkingOrigins("$1"), most, trace), c.args...)
 		if err != nil {
 			return err

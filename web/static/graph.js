@@ -27,9 +27,9 @@ function fit() {
 
 // center scrolls to a node.
 function center(node) {
-  const region = box(), at = node.querySelector("rect");
-  const middle = (side, length) => (Number(at.getAttribute(side)) + Number(at.getAttribute(length)) / 2) * state.zoom;
-  region.scrollTo(middle("x", "width") - region.clientWidth / 2, middle("y", "height") - region.clientHeight / 2);
+  const region = box(), at = node.transform.baseVal[0].matrix, { width, height } = node.querySelector("rect").getBBox();
+  region.scrollTo((at.e + width / 2) * state.zoom - region.clientWidth / 2,
+    (at.f + height / 2) * state.zoom - region.clientHeight / 2);
 }
 
 // beyond returns the nodes that lead to a node, or that it leads to.
@@ -39,8 +39,8 @@ function beyond(key, direction) {
   while (next.length) {
     const at = next.pop();
     for (const edge of edges) {
-      const other = edge.dataset[far];
-      if (edge.dataset[near] !== at || reached.has(other) || other === key) continue;
+      const other = edge[far];
+      if (edge[near] !== at || reached.has(other) || other === key) continue;
       reached.add(other);
       next.push(other);
     }
@@ -69,9 +69,9 @@ function show() {
     node.classList.toggle("found", hit);
     node.classList.toggle("lost", wanted !== "" && !hit);
     node.classList.toggle("chosen", key === state.chosen);
-    (node.closest("a") ?? node).toggleAttribute("hidden", away.has(key));
+    node.toggleAttribute("hidden", away.has(key));
   }
-  for (const edge of edges) edge.toggleAttribute("hidden", away.has(edge.dataset.from) || away.has(edge.dataset.to));
+  for (const { path, from, to } of edges) path.toggleAttribute("hidden", away.has(from) || away.has(to));
 
   const bar = tools();
   bar.hidden = false;
@@ -94,18 +94,35 @@ const actions = {
 };
 const keys = { "+": "in", "=": "in", "-": "out", 0: "whole", f: "fit", "[": "up", "]": "down" };
 
-// read finds the nodes and edges of the page as it is now.
+// keyOf names a node, also when the page is refreshed: by where it leads, or else by what the page calls it.
+const keyOf = (node) => node.getAttribute("href") ?? node.dataset.node;
+
+// read finds the nodes and edges of the page as it is now. The page lists the two ends of each edge by their places.
 function read() {
-  nodes = new Map([...box().querySelectorAll(".node")].map((node) => [node.dataset.node, node]));
-  edges = [...box().querySelectorAll(".edge")];
+  const drawn = [...box().querySelector(".nodes").children], lines = box().querySelector(".edges");
+  nodes = new Map(drawn.map((node) => [keyOf(node), node]));
+  const ends = lines.dataset.ends ? lines.dataset.ends.split(",") : [];
+  edges = [...lines.querySelectorAll("path")].map((path, i) => {
+    const [from, to] = ends[i].split(" ").map((at) => keyOf(drawn[at]));
+    return { path, from, to };
+  });
 }
 
 function choose(event) {
-  const key = event.target.closest?.(".node, a")?.querySelector?.("[data-node]")?.dataset.node ??
-    event.target.closest?.(".node")?.dataset.node;
+  const node = event.target.closest?.(".nodes > *"), key = node && keyOf(node);
   if (!key || key === state.chosen) return;
   state.chosen = key;
   show();
+}
+
+// tell gives the edge under the pointer a title: which nodes it joins.
+function tell(event) {
+  const edge = event.target.closest?.(".edges path") && edges.find(({ path }) => path === event.target);
+  if (!edge || edge.path.firstChild) return;
+  const name = (key) => nodes.get(key).querySelector("text").textContent;
+  const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+  title.textContent = `${name(edge.from)} to ${name(edge.to)}`;
+  edge.path.append(title);
 }
 
 function start() {
@@ -120,11 +137,12 @@ function start() {
   });
   bar.addEventListener("keydown", (event) => {
     const [first] = event.key === "Enter" ? show() : [];
-    (first?.closest("a") ?? first)?.focus?.();
+    first?.focus?.();
   });
 
   region.addEventListener("focusin", choose);
   region.addEventListener("pointerover", choose);
+  region.addEventListener("pointerover", tell);
   region.addEventListener("keydown", (event) => {
     if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
