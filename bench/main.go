@@ -74,6 +74,7 @@ type options struct {
 	hold       time.Duration
 	backlog    int
 	patience   time.Duration
+	block      int
 	remote     int
 	datasets   int
 	jobs       int
@@ -124,6 +125,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&o.patience, "patience", time.Minute,
 		"fairness: how long to wait for a task; memory: how long to watch the process")
 	flags.IntVar(&o.remote, "remote", 1000, "remote workers: tasks of each repetition")
+	flags.IntVar(&o.block, "block", 1, "remote workers, SQS: tasks that a message may name, at most 10")
 	flags.IntVar(&o.datasets, "datasets", 500, "deploys: datasets of the DAG that is swapped and edited")
 	flags.IntVar(&o.jobs, "jobs", 1000, "deploys: jobs of the DAG that is planned")
 	flags.IntVar(&o.partitions, "partitions", 100_000, "deploys: partitions that the gate looks at")

@@ -62,7 +62,7 @@ func (e *elsewhere) startQueue(ctx context.Context) (at runtimeAt, err error) {
 	}
 
 	return runtimeAt{Backend: backends.Backend{Kind: backends.SQS, QueueURL: url, Endpoint: endpoint,
-		Region: testaws.Region},
+		Region: testaws.Region, TasksPerMessage: e.bench.options.block},
 		worker: true, limit: limit, stop: stop}, nil
 }
 

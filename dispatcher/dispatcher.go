@@ -146,6 +146,7 @@ type Dispatcher struct {
 	loads *batch.Batcher[*loading]
 	// claims gathers the tasks that workers claim by id at the same time.
 	claims  *batch.Batcher[*claiming]
+	beats   *batch.Batcher[*beating]
 	tracing attemptTraces
 	drained atomic.Bool // somebody asked this process to claim no more
 	idle    idleness
@@ -179,6 +180,7 @@ func New(c Config) (*Dispatcher, error) {
 	d.loads = batch.New(loadBatch, loadLanes, d.loadAll)
 	d.completions = batch.New(completeBatch, completeLanes, d.completeAll)
 	d.claims = batch.New(claimBatch, claimLanes, d.claimAll)
+	d.beats = batch.New(beatBatch, beatLanes, d.beatAll)
 	return d, nil
 }
 

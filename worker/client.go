@@ -78,29 +78,47 @@ func (c *Client) HeartbeatWorker(
 // its attempt; its answer is nil or the StatusError that it would have had by itself. An error of the call as a whole
 // says nothing of any.
 func (c *Client) CompleteMany(ctx context.Context, calls []protocol.One[json.RawMessage]) (answers []error, err error) {
-	const path, one = "/v1/tasks/complete", "POST /v1/task/complete"
+	_, answers, err = callMany[protocol.TaskState](ctx, c, "complete", calls)
+	return answers, err
+}
+
+// HeartbeatMany extends many leases, at most protocol.MostCalls. Each call is that of Heartbeat, with the capability of
+// its attempt; it has an answer, or the StatusError that it would have had by itself. An error of the call as a whole
+// says nothing of any.
+func (c *Client) HeartbeatMany(
+	ctx context.Context, calls []protocol.One[protocol.Heartbeat],
+) (answers []protocol.HeartbeatAnswer, refusals []error, err error) {
+	return callMany[protocol.HeartbeatAnswer](ctx, c, "heartbeat", calls)
+}
+
+// callMany makes many calls of attempts at once.
+func callMany[O, I any](
+	ctx context.Context, c *Client, name string, calls []protocol.One[I],
+) (answers []O, refusals []error, err error) {
 	var answer struct {
 		Answers []struct {
 			Status  int
+			Answer  O
 			Problem json.RawMessage
 		}
 	}
-	many := protocol.Many[json.RawMessage]{Calls: calls}
-	err = c.call(ctx, patience, c.asWorker, http.MethodPost, path, many, &answer)
+	path := "/v1/tasks/" + name
+	err = c.call(ctx, patience, c.asWorker, http.MethodPost, path, protocol.Many[I]{Calls: calls}, &answer)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(answer.Answers) != len(calls) {
-		return nil, ours{fmt.Errorf("%s: there are %d answers to %d calls", path, len(answer.Answers), len(calls))}
+		return nil, nil, ours{fmt.Errorf("%s: there are %d answers to %d calls", path, len(answer.Answers), len(calls))}
 	}
 
-	answers = make([]error, len(calls))
+	answers, refusals = make([]O, len(calls)), make([]error, len(calls))
 	for i, a := range answer.Answers {
+		answers[i] = a.Answer
 		if a.Status != http.StatusOK {
-			answers[i] = refusalOf(one, a.Status, a.Problem)
+			refusals[i] = refusalOf("POST /v1/task/"+name, a.Status, a.Problem)
 		}
 	}
-	return answers, nil
+	return answers, refusals, nil
 }
 
 // Calls with the capability of a task's attempt.

@@ -41,6 +41,8 @@ func (t *Task) beatEvery() time.Duration {
 
 // rest waits until it is time for a heartbeat, or wake asks for one. It reports whether ctx still holds.
 func (t *Task) rest(ctx context.Context, d time.Duration) bool {
+	t.due.Store(time.Now().Add(d).UnixNano())
+	defer t.due.Store(0)
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -72,8 +74,8 @@ func (t *Task) keepLease(ctx context.Context) {
 		every := t.beatEvery()
 		percent, state := t.progress.get()
 		call, cancel := context.WithTimeout(ctx, max(every, time.Second))
-		answer, err := t.client.Heartbeat(call, t.capability(), protocol.Heartbeat{Fence: t.fence, Progress: percent,
-			State: state})
+		answer, err := t.worker.beats.send(call, t, protocol.Heartbeat{Fence: t.fence, Progress: percent,
+			State: state}, n > 0)
 		cancel()
 		switch {
 		case err == nil:

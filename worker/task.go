@@ -29,6 +29,7 @@ type Task struct {
 	reporting atomic.Bool // whether the end of the run is being reported
 	claimedBy any         // token of the worker's heartbeats when it began; nil: it had none
 	awake     chan struct{}
+	due       atomic.Int64 // when its next heartbeat is due, in Unix nanoseconds
 	progress  progressNote
 	gathered  gathered
 	logs      *logShipper

@@ -77,6 +77,7 @@ type Worker struct {
 	runs      map[*Task]bool // the tasks that run now
 
 	ends        *ends
+	beats       *beats
 	running     atomic.Int64
 	lastBeat    atomic.Int64    // Unix nanoseconds of the last answer to a heartbeat of the worker
 	told        atomic.Value    // token of the worker's last heartbeat, which tells it what is canceled
@@ -133,7 +134,7 @@ func New(cfg Config) (*Worker, error) {
 	client.token = token
 	w := &Worker{cfg: cfg, client: client, handlers: map[string]Func{},
 		operators: map[protocol.Operator]Func{}, runs: map[*Task]bool{}, incarnation: uuid.NewString()}
-	w.ends = &ends{worker: w}
+	w.ends, w.beats = &ends{worker: w}, &beats{worker: w}
 	w.drain, w.drainNow = context.WithCancelCause(context.Background())
 	w.exit, w.exitNow = context.WithCancel(context.Background())
 	return w, nil

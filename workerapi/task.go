@@ -59,6 +59,19 @@ func (a *API) addTaskRoutes(api *authz.API) {
 	) (protocol.TaskState, error) {
 		return a.dispatcher.Complete(ctx, c, in, clock.Now())
 	})
+
+	authz.HandleTasks(api, huma.Operation{
+		OperationID: "heartbeat-tasks", Method: http.MethodPost, Path: "/v1/tasks/heartbeat", Tags: workerTags,
+		MaxBodyBytes: maxCommit,
+		Summary:      "Extend many leases",
+		Description: "Each call is that of POST /v1/task/heartbeat, with the capability token of its attempt, and is " +
+			"answered as by itself: with its status, and with the new lease or a problem. No call suffers from " +
+			"another that is refused.",
+	}, func(
+		ctx context.Context, c authz.Capability, in protocol.Heartbeat,
+	) (protocol.HeartbeatAnswer, error) {
+		return a.dispatcher.HeartbeatBeside(ctx, c, in, clock.Now())
+	})
 }
 
 func (a *API) heartbeat(

@@ -34,7 +34,10 @@ type Backend struct {
 	// ResendSeconds is how long after a message its task is announced again if it is still unclaimed, and twice as long
 	// after that, up to twelve times as long; default 300.
 	ResendSeconds int
-	Function      string // Lambda: name or ARN
+	// TasksPerMessage is how many tasks of one org a message may name; default 1. Workers from before blocks of tasks
+	// read messages of one task only.
+	TasksPerMessage int
+	Function        string // Lambda: name or ARN
 	// Qualifier is a version or alias of the function; empty: $LATEST.
 	Qualifier string
 	// Concurrency bounds the invocations of the function that run at once; default 100.
@@ -45,6 +48,9 @@ type Backend struct {
 
 // defaultConcurrency is the default of Backend.Concurrency; an AWS account starts with ten times as many.
 const defaultConcurrency = 100
+
+// mostTasks is the largest Backend.TasksPerMessage.
+const mostTasks = 10
 
 // takesOperator reports whether the backend runs an operator. The server cannot run a worker's own function.
 func (b Backend) takesOperator(operator string) bool {
@@ -205,14 +211,15 @@ func stranded(backends []Backend) (operators []string) {
 // optionKinds holds, for each field of a backend that only some kinds have, those kinds and whether the field is set.
 func (b *Backend) optionKinds() map[string]option {
 	return map[string]option{
-		"queue_url":      {b.QueueURL != "", []RuntimeKind{SQS}},
-		"dlq_url":        {b.DLQURL != "", []RuntimeKind{SQS}},
-		"resend_seconds": {b.ResendSeconds != 0, []RuntimeKind{SQS}},
-		"function":       {b.Function != "", []RuntimeKind{Lambda}},
-		"qualifier":      {b.Qualifier != "", []RuntimeKind{Lambda}},
-		"concurrency":    {b.Concurrency != 0, []RuntimeKind{Lambda}},
-		"endpoint":       {b.Endpoint != "", []RuntimeKind{SQS, Lambda}},
-		"region":         {b.Region != "", []RuntimeKind{SQS, Lambda}},
+		"queue_url":         {b.QueueURL != "", []RuntimeKind{SQS}},
+		"dlq_url":           {b.DLQURL != "", []RuntimeKind{SQS}},
+		"resend_seconds":    {b.ResendSeconds != 0, []RuntimeKind{SQS}},
+		"tasks_per_message": {b.TasksPerMessage != 0, []RuntimeKind{SQS}},
+		"function":          {b.Function != "", []RuntimeKind{Lambda}},
+		"qualifier":         {b.Qualifier != "", []RuntimeKind{Lambda}},
+		"concurrency":       {b.Concurrency != 0, []RuntimeKind{Lambda}},
+		"endpoint":          {b.Endpoint != "", []RuntimeKind{SQS, Lambda}},
+		"region":            {b.Region != "", []RuntimeKind{SQS, Lambda}},
 	}
 }
 
@@ -271,6 +278,9 @@ func (b *Backend) checkSQS(p *backendProblems) {
 	}
 	if b.ResendSeconds < 0 || b.ResendSeconds > 86_400 {
 		p.wrong(".resend_seconds", "%d is not between 1 and 86400", b.ResendSeconds)
+	}
+	if b.TasksPerMessage < 0 || b.TasksPerMessage > mostTasks {
+		p.wrong(".tasks_per_message", "%d is not between 1 and %d", b.TasksPerMessage, mostTasks)
 	}
 }
 

@@ -23,14 +23,15 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// A task of a runtime with queues is announced to its workers by a message that holds its id and nothing else. Its
-// outbox row, one for each task, is written when the task becomes ready (package tasks) and has one of three states. It
-// is Pending until a message is sent. Then it is Done until a review finds that the task was claimed, which removes the
-// row, or that it was unclaimed for so long that the message may be lost, which makes the row Pending again. It is
-// Failed after too many tries, until a later one succeeds. A message may therefore be lost, doubled, or late: a ready
-// task is announced until it is claimed.
+// A task of a runtime with queues is announced to its workers by a message that holds its id and nothing else, or the
+// ids of a block of tasks where the runtime's config says so. Its outbox row, one for each task, is written when the
+// task becomes ready (package tasks) and has one of three states. It is Pending until a message is sent. Then it is
+// Done until a review finds that the task was claimed, which removes the row, or that it was unclaimed for so long that
+// the message may be lost, which makes the row Pending again. It is Failed after too many tries, until a later one
+// succeeds. A message may therefore be lost, doubled, or late: a ready task is announced until it is claimed.
 
 const (
 	messageBatch = 10              // messages that SQS takes at once
@@ -47,11 +48,6 @@ const (
 	resendAtMost = 12
 )
 
-// taskMessage is the body of a message.
-type taskMessage struct {
-	TaskID uuid.UUID `json:"task_id"`
-}
-
 // enqueuePayload is the payload of a message's outbox row.
 type enqueuePayload struct {
 	TaskID  uuid.UUID `json:"task_id"`
@@ -65,6 +61,57 @@ type announcement struct {
 	org     uuid.UUID
 	origin  uuid.UUID
 	runtime string
+}
+
+// block is tasks of one org and one runtime that share a message.
+type block []announcement
+
+// blocksOf divides announcements into blocks of at most size tasks. One whose message was not taken before has a
+// message of its own, so that no other suffers from it again.
+func blocksOf(all []announcement, size int) (blocks []block) {
+	type group struct {
+		org     uuid.UUID
+		runtime string
+	}
+	open := map[group]int{} // the last block of each group
+
+	for _, a := range all {
+		of := group{a.org, a.runtime}
+		i, ok := open[of]
+		switch {
+		case a.row.Attempts > 0:
+			blocks = append(blocks, block{a})
+		case ok && len(blocks[i]) < size:
+			blocks[i] = append(blocks[i], a)
+		default:
+			open[of] = len(blocks)
+			blocks = append(blocks, block{a})
+		}
+	}
+	return blocks
+}
+
+// body returns the text of the block's message. One task is named as it always was, for workers that know nothing else.
+func (b block) body() (string, error) {
+	var message protocol.Message
+	if len(b) == 1 {
+		message.TaskID = b[0].task
+	} else {
+		for _, a := range b {
+			message.TaskIDs = append(message.TaskIDs, a.task)
+		}
+	}
+	text, err := json.Marshal(message)
+	return string(text), err
+}
+
+func rowsOf(blocks []block) (rows []tasks.OutboxRow) {
+	for _, b := range blocks {
+		for _, a := range b {
+			rows = append(rows, a.row)
+		}
+	}
+	return rows
 }
 
 // QueuedRuntimes returns the names of the runtimes that have queues.
@@ -90,7 +137,7 @@ func (be *Backends) SendTasks(ctx context.Context, now time.Time) (more bool, er
 		q, ok := be.runtimes.Backend(a.runtime, operator, org)
 		if !ok || q.Kind != SQS {
 			cause := fmt.Errorf("runtime %s has no queue for operator %s of org %s", a.runtime, operator, org)
-			failed = append(failed, be.notSent(ctx, []announcement{a}, cause))
+			failed = append(failed, be.notSent(ctx, []block{{a}}, cause))
 			continue
 		}
 		key := q.Endpoint + " " + q.QueueURL
@@ -99,13 +146,14 @@ func (be *Backends) SendTasks(ctx context.Context, now time.Time) (more bool, er
 
 	g := new(errgroup.Group)
 	for key, all := range byQueue {
-		g.Go(func() error { return be.sendTo(ctx, queues[key], all, lease) })
+		q := queues[key]
+		g.Go(func() error { return be.sendTo(ctx, q, blocksOf(all, q.perMessage()), lease) })
 	}
 	return len(taken) == sendBatch, errors.Join(append(failed, g.Wait())...)
 }
 
 // sendTo announces tasks on a queue. It sends the first batch alone, and stops at once if the queue does not answer.
-func (be *Backends) sendTo(ctx context.Context, q Backend, all []announcement, lease time.Time) error {
+func (be *Backends) sendTo(ctx context.Context, q Backend, all []block, lease time.Time) error {
 	first := all[:min(len(all), messageBatch)]
 	if err := be.sendMessages(ctx, q, first, lease); err != nil {
 		return be.notSent(ctx, all, err)
@@ -125,16 +173,14 @@ func (be *Backends) sendTo(ctx context.Context, q Backend, all []announcement, l
 }
 
 // notSent postpones messages.
-func (be *Backends) notSent(ctx context.Context, all []announcement, cause error) error {
+func (be *Backends) notSent(ctx context.Context, all []block, cause error) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // it is not the queue's fault
 	}
-	rows := make([]tasks.OutboxRow, len(all))
-	for i, a := range all {
-		rows[i] = a.row
-		be.metrics.NotSent.WithLabelValues(a.runtime).Inc()
+	for _, b := range all {
+		be.metrics.NotSent.WithLabelValues(b[0].runtime).Inc()
 	}
-	return be.tasks.Postpone(ctx, rows, cause, clock.Now())
+	return be.tasks.Postpone(ctx, rowsOf(all), cause, clock.Now())
 }
 
 // takeMessages takes rows that are due, of runtimes that this process has queues for.
@@ -207,18 +253,18 @@ func (be *Backends) announcements(
 
 // sendMessages sends a batch. Messages that the queue does not take are postponed one by one. An error means that the
 // call failed and, as far as is known, nothing was sent.
-func (be *Backends) sendMessages(ctx context.Context, q Backend, batch []announcement, lease time.Time) error {
+func (be *Backends) sendMessages(ctx context.Context, q Backend, batch []block, lease time.Time) error {
 	entries := make([]types.SendMessageBatchRequestEntry, len(batch))
-	for i, a := range batch {
-		body, err := json.Marshal(taskMessage{a.task})
+	for i, b := range batch {
+		body, err := b.body()
 		if err != nil {
 			return err
 		}
 		// With the org as the group the queue is a fair one: an org with a long backlog does not keep others waiting.
 		entries[i] = types.SendMessageBatchRequestEntry{
 			Id:             aws.String(strconv.Itoa(i)),
-			MessageBody:    aws.String(string(body)),
-			MessageGroupId: aws.String(a.org.String()),
+			MessageBody:    aws.String(body),
+			MessageGroupId: aws.String(b[0].org.String()),
 		}
 	}
 
@@ -238,18 +284,19 @@ func (be *Backends) sendMessages(ctx context.Context, q Backend, batch []announc
 		}
 	}
 
-	var sent []tasks.OutboxRow
+	var sent []block
 	var failed []error
-	for i, a := range batch {
+	for i, b := range batch {
 		if cause, no := refused[i]; no {
-			failed = append(failed, be.notSent(ctx, []announcement{a}, cause))
+			failed = append(failed, be.notSent(ctx, []block{b}, cause))
 			continue
 		}
-		sent = append(sent, a.row)
-		be.metrics.Sent.WithLabelValues(a.runtime).Inc()
+		sent = append(sent, b)
+		be.metrics.Sent.WithLabelValues(b[0].runtime).Inc()
 	}
 
-	if err := errors.Join(append(failed, be.markSent(ctx, sent, q.resend(), lease, clock.Now()))...); err != nil {
+	marked := be.markSent(ctx, rowsOf(sent), q.resend(), lease, clock.Now())
+	if err := errors.Join(append(failed, marked)...); err != nil {
 		be.log.Error("sent messages could not be marked as sent: they will be sent again", "error", err)
 	}
 	return nil
@@ -259,6 +306,9 @@ func (be *Backends) sendMessages(ctx context.Context, q Backend, batch []announc
 func (b Backend) resend() time.Duration {
 	return cmp.Or(time.Duration(b.ResendSeconds)*time.Second, resendAfter)
 }
+
+// perMessage returns how many tasks a message names at most.
+func (b Backend) perMessage() int { return cmp.Or(b.TasksPerMessage, 1) }
 
 // markSent records that messages were sent, and when to review them. A task that became ready again meanwhile has
 // another lease on its row, and is announced again.

@@ -88,20 +88,29 @@ func review(w *dispatchertest.World, now time.Time) {
 	require.NoError(w.T, err)
 }
 
-// messages empties a queue and returns the announced tasks with their orgs.
+// messages empties a queue and returns the announced tasks.
 func messages(t *testing.T, q *testaws.Queues, url string) (tasks []uuid.UUID) {
+	t.Helper()
+	for _, body := range bodies(t, q, url) {
+		require.Len(t, body, 1, "the id and nothing else: %s", body)
+		tasks = append(tasks, uuid.MustParse(body["task_id"].(string)))
+	}
+	slices.SortFunc(tasks, compareIDs)
+	return tasks
+}
+
+// bodies empties a queue and returns what its messages say.
+func bodies(t *testing.T, q *testaws.Queues, url string) (all []map[string]any) {
 	t.Helper()
 	for {
 		got := q.Receive(t, url, 0)
 		if len(got) == 0 {
-			slices.SortFunc(tasks, compareIDs)
-			return tasks
+			return all
 		}
 		for _, m := range got {
-			var body map[string]uuid.UUID
+			var body map[string]any
 			require.NoError(t, json.Unmarshal([]byte(*m.Body), &body))
-			require.Len(t, body, 1, "the id and nothing else: %s", *m.Body)
-			tasks = append(tasks, body["task_id"])
+			all = append(all, body)
 		}
 		q.Delete(t, url, got...)
 	}

@@ -46,7 +46,10 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 		"POST /v1/task/events":            {as[protocol.Events], as[protocol.EventsAnswer]},
 		"POST /v1/task/logs":              {as[protocol.Logs], as[protocol.LogsAnswer]},
 		"POST /v1/task/complete":          {as[protocol.Completion], as[protocol.TaskState]},
-		"POST /v1/tasks/complete":         {as[protocol.Many[protocol.Completion]], as[manyAnswers]},
+		"POST /v1/tasks/complete": {as[protocol.Many[protocol.Completion]],
+			as[manyAnswers[protocol.TaskState]]},
+		"POST /v1/tasks/heartbeat": {as[protocol.Many[protocol.Heartbeat]],
+			as[manyAnswers[protocol.HeartbeatAnswer]]},
 	}
 
 	asked, seen := "", map[string]bool{}
@@ -69,11 +72,11 @@ func TestExamplesOfTheProtocol(t *testing.T) {
 	require.Len(t, seen, len(shapes))
 }
 
-// manyAnswers answer POST /v1/tasks/complete.
-type manyAnswers struct {
+// manyAnswers answer the calls for many attempts.
+type manyAnswers[A any] struct {
 	Answers []struct {
 		Status  int
-		Answer  *protocol.TaskState
+		Answer  *A
 		Problem *rest.Problem
 	}
 }

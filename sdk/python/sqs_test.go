@@ -34,7 +34,8 @@ func TestSQS(t *testing.T) {
 	t.Parallel()
 	queues := testaws.SQS(t)
 	url, dlq := queues.NewWithDLQ(t, 2, map[string]string{"VisibilityTimeout": "2"})
-	w := newWorld(t, fmt.Sprintf("queue: { kind: sqs, queue_url: %q, endpoint: %q, region: us-east-1 }", url,
+	w := newWorld(t, fmt.Sprintf("queue: { kind: sqs, queue_url: %q, endpoint: %q, region: us-east-1, "+
+		"tasks_per_message: 10 }", url,
 		queues.Endpoint))
 	w.serve(t, queueDAG)
 	worker := w.worker(t, "queue.py", "QUEUE_URL="+url, "SQS_ENDPOINT="+queues.Endpoint, "AWS_ACCESS_KEY_ID=AKIATEST",
@@ -57,7 +58,11 @@ func TestSQS(t *testing.T) {
 		send(fmt.Sprintf(`{"task_id": %q}`, ids[n]))
 	}
 
-	poison := []string{`{`, `{"task_id": "nonsense"}`}
+	block, err := json.Marshal(map[string]any{"task_ids": ids}) // more than there are slots for
+	require.NoError(t, err)
+	send(string(block))
+	send(string(block))
+	poison := []string{`{`, `{"task_id": "nonsense"}`, `{"task_ids": []}`, `{"task_ids": ["nonsense"]}`}
 	for _, body := range poison {
 		send(body)
 	}

@@ -114,8 +114,8 @@ func (r *recorder) next() <-chan struct{} {
 }
 
 func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	if endpointOf(request) == completeManyCall {
-		r.serveMany(w, request)
+	if path, ok := manyCalls[endpointOf(request)]; ok {
+		r.serveMany(w, request, path)
 		return
 	}
 	body, err := io.ReadAll(request.Body)

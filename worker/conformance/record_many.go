@@ -9,12 +9,16 @@ import (
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
-// completeManyCall is the call that ends many attempts. The recorder makes a call of its own of each, so that scenarios
-// see and disturb it like any other, and the backend need not know it.
-const completeManyCall = "POST /v1/tasks/complete"
+// manyCalls are the calls that end many attempts or extend many leases, with the paths of what they hold. The recorder
+// makes a call of its own of each, so that scenarios see and disturb it like any other, and the backend need not know
+// it.
+var manyCalls = map[string]string{
+	"POST /v1/tasks/complete":  "/v1/task/complete",
+	"POST /v1/tasks/heartbeat": "/v1/task/heartbeat",
+}
 
-// serveMany answers a call that ends many attempts. If the answer to one of them is cut, so is the whole.
-func (r *recorder) serveMany(w http.ResponseWriter, request *http.Request) {
+// serveMany answers a call for many attempts by calls to a path. If the answer to one of them is cut, so is the whole.
+func (r *recorder) serveMany(w http.ResponseWriter, request *http.Request, path string) {
 	var many protocol.Many[json.RawMessage]
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
@@ -38,7 +42,7 @@ func (r *recorder) serveMany(w http.ResponseWriter, request *http.Request) {
 	out := make([]answered, len(many.Calls))
 	for i, one := range many.Calls {
 		single := request.Clone(request.Context())
-		single.URL.Path, single.RequestURI = "/v1/task/complete", "/v1/task/complete"
+		single.URL.Path, single.RequestURI = path, path
 		single.Header.Del("Authorization")
 		single.Header.Set(protocol.CapabilityHeader, one.CapabilityToken)
 		single.Body, single.ContentLength = io.NopCloser(bytes.NewReader(one.Body)), int64(len(one.Body))

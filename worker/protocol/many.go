@@ -3,8 +3,8 @@ package protocol
 // MostCalls is how many calls of attempts one call of their worker may hold.
 const MostCalls = 100
 
-// Many holds calls of attempts that their worker makes at once; POST /v1/tasks/complete. Each is admitted, takes effect
-// and is answered as by itself.
+// Many holds calls of attempts that their worker makes at once; POST /v1/tasks/complete and /v1/tasks/heartbeat. Each
+// is admitted, takes effect and is answered as by itself.
 type Many[T any] struct {
 	Calls []One[T] `json:"calls" nullable:"false" minItems:"1" maxItems:"100"`
 }

@@ -9,6 +9,7 @@ package protocol
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -455,7 +456,20 @@ type QueryAnswer struct {
 	Truncated bool                `json:"truncated,omitempty"`
 }
 
-// Message is the body of a queue's message. It only names a task.
+// Message is the body of a queue's message. It only names a task, or a block of them.
 type Message struct {
-	TaskID uuid.UUID `json:"task_id"`
+	TaskID  uuid.UUID   `json:"task_id,omitzero"`
+	TaskIDs []uuid.UUID `json:"task_ids,omitempty"`
+}
+
+// Named returns the tasks that the message names. There are none if it is not from a server.
+func (m Message) Named() []uuid.UUID {
+	named := m.TaskIDs
+	if m.TaskID != uuid.Nil {
+		named = append([]uuid.UUID{m.TaskID}, named...)
+	}
+	if slices.Contains(named, uuid.Nil) {
+		return nil
+	}
+	return named
 }

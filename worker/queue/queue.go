@@ -1,9 +1,9 @@
-// Package queue lets a worker take tasks from the messages of an SQS queue. A message only names a task, which the
-// worker claims from the server. So messages that come twice, late, out of order or never do no harm.
+// Package queue lets a worker take tasks from the messages of an SQS queue. A message only names a task or a block of
+// tasks, which the worker claims from the server. So messages that come twice, late, out of order or never do no harm.
 //
-// Vocabulary: a received message is hidden from others for a while, which is extended as long as its task runs; it is
-// deleted once the server has decided on it. The worker leaves a message that it does not understand to the queue,
-// which moves it to its dead-letter queue. It owns no tables.
+// Vocabulary: a received message is hidden from others for a while, which is extended as long as a task of it runs or
+// waits for a free slot; it is deleted once the server has decided on all of them. The worker leaves a message that it
+// does not understand to the queue, which moves it to its dead-letter queue. It owns no tables.
 package queue
 
 import (
@@ -13,8 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +46,12 @@ type Queue struct {
 	client *sqs.Client
 	worker *worker.Worker
 	log    *slog.Logger
-	filled time.Time // when it last had a message; only one loop calls Next
 	done   *batch.Batcher[*deletion]
+
+	// Only one loop calls Next, which has these.
+	filled  time.Time // when it last had a message
+	blocks  int       // tasks of the largest message of the last receive
+	waiting []named   // tasks of received messages for which there was no slot yet
 }
 
 const (
@@ -83,38 +87,33 @@ func New(ctx context.Context, w *worker.Worker, cfg Config) (*Queue, error) {
 		}
 	})
 
-	q := &Queue{cfg: cfg, client: client, worker: w, log: w.Log(), filled: time.Now()}
+	q := &Queue{cfg: cfg, client: client, worker: w, log: w.Log(), filled: time.Now(),
+		blocks: atOnce}
 	q.done = batch.New(atOnce, deleteLanes, q.deleteAll)
 	return q, nil
 }
 
-// Next implements worker.Source: it receives messages and claims the tasks that they name.
+// Next implements worker.Source: it claims the tasks that messages name. Those for which there was no slot before come
+// first, then those of messages that it receives.
 func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
-	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL,
-		MaxNumberOfMessages: int32(min(max, atOnce)), WaitTimeSeconds: longPoll,
-		VisibilityTimeout:           int32(q.cfg.Visibility / time.Second),
-		MessageSystemAttributeNames: []types.MessageSystemAttributeName{receiveCount}})
-	if err != nil {
-		return nil, fmt.Errorf("receive messages: %w", err)
-	}
-	if len(received.Messages) == 0 {
-		if time.Since(q.filled) >= q.cfg.IdleAfter {
-			return nil, worker.ErrIdle
+	q.waiting = slices.DeleteFunc(q.waiting, func(n named) bool { return n.of.isLeft() })
+	if len(q.waiting) == 0 {
+		if err := q.receive(ctx, max); err != nil {
+			return nil, err
 		}
-		return nil, nil
 	}
 
-	q.filled = time.Now()
-
+	some := q.waiting[:min(max, len(q.waiting))]
+	q.waiting = q.waiting[len(some):]
 	var (
 		mu    sync.Mutex
 		given []worker.Given
 		wrong error
 		all   sync.WaitGroup
 	)
-	for _, m := range received.Messages {
+	for _, n := range some {
 		all.Go(func() {
-			g, err := q.take(ctx, m)
+			g, err := q.take(ctx, n)
 			mu.Lock()
 			defer mu.Unlock()
 			if g != nil {
@@ -127,80 +126,66 @@ func (q *Queue) Next(ctx context.Context, max int) ([]worker.Given, error) {
 	return given, wrong
 }
 
-// take claims the task that a message names. It returns nil if there is nothing to run.
-func (q *Queue) take(ctx context.Context, m types.Message) (*worker.Given, error) {
-	var message protocol.Message
+// receive receives messages and has their tasks wait. It asks for no more of them than have a slot, as far as the last
+// ones tell: what a worker keeps waiting, another one could run.
+func (q *Queue) receive(ctx context.Context, slots int) error {
+	received, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &q.cfg.URL,
+		MaxNumberOfMessages: int32(min(max(1, slots/q.blocks), atOnce)), WaitTimeSeconds: longPoll,
+		VisibilityTimeout:           int32(q.cfg.Visibility / time.Second),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{receiveCount}})
+	if err != nil {
+		return fmt.Errorf("receive messages: %w", err)
+	}
+	if len(received.Messages) == 0 {
+		if time.Since(q.filled) >= q.cfg.IdleAfter {
+			return worker.ErrIdle
+		}
+		return nil
+	}
+
+	q.filled, q.blocks = time.Now(), 1
+	for _, m := range received.Messages {
+		tasks := q.read(ctx, m)
+		q.waiting, q.blocks = append(q.waiting, tasks...), max(q.blocks, len(tasks))
+	}
+	return nil
+}
+
+// read returns the tasks that a message names.
+func (q *Queue) read(ctx context.Context, m types.Message) (tasks []named) {
+	var text protocol.Message
 	log := q.log.With("message", aws.ToString(m.MessageId))
-	if err := json.Unmarshal([]byte(aws.ToString(m.Body)), &message); err != nil || message.TaskID == [16]byte{} {
+	if err := json.Unmarshal([]byte(aws.ToString(m.Body)), &text); err != nil || len(text.Named()) == 0 {
 		log.Error("a message names no task; it is left to the dead-letter queue", "received",
 			m.Attributes[string(receiveCount)])
-		return nil, nil
+		return nil
 	}
 
-	hidden, reveal := context.WithCancel(context.WithoutCancel(ctx))
-	var keeping sync.WaitGroup
-	keeping.Go(func() { q.keepHidden(hidden, m, log) })
-	stop := func() { reveal(); keeping.Wait() }
+	of := q.hold(ctx, m, len(text.Named()), log)
+	for _, id := range text.Named() {
+		tasks = append(tasks, named{id, of})
+	}
+	return tasks
+}
 
-	claim, err := q.worker.Claim(ctx, message.TaskID)
+// take claims a task. It returns nil if there is nothing to run.
+func (q *Queue) take(ctx context.Context, n named) (*worker.Given, error) {
+	n.of.take()
+	claim, err := q.worker.Claim(ctx, n.task)
 	if err != nil {
-		stop()
-		q.release(ctx, m, log)
-		return nil, fmt.Errorf("claim task %s: %w", message.TaskID, err)
+		n.of.release(ctx)
+		n.of.settle(false)
+		return nil, fmt.Errorf("claim task %s: %w", n.task, err)
 	}
 	if claim.Status != protocol.Claimed || claim.Task == nil {
-		stop()
-		log.Debug("a message's task was not claimed", "task", message.TaskID, "reason", claim.Reason)
-		q.delete(m, log)
+		n.of.log.Debug("a message's task was not claimed", "task", n.task, "reason", claim.Reason)
+		n.of.settle(true)
 		return nil, nil
 	}
 
 	return &worker.Given{Claim: claim, Done: func(err error) {
-		stop()
-		if err == nil || errors.Is(err, worker.ErrFenced) || errors.Is(err, worker.ErrConflict) ||
-			errors.Is(err, worker.ErrStopped) {
-			q.delete(m, log) // the server has decided, or gives the task to others by itself
-		}
+		// Either the server has decided, or it gives the task to others by itself.
+		n.of.settle(err == nil || errors.Is(err, worker.ErrFenced) || errors.Is(err, worker.ErrConflict) ||
+			errors.Is(err, worker.ErrStopped))
 	}}, nil
-}
-
-// keepHidden extends a message's visibility until ctx ends. Should the message reappear nevertheless, nobody else can
-// claim its task as long as the lease is kept.
-func (q *Queue) keepHidden(ctx context.Context, m types.Message, log *slog.Logger) {
-	tick := time.NewTicker(q.cfg.Visibility / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if err := q.hide(ctx, m, q.cfg.Visibility); err != nil && ctx.Err() == nil {
-			log.Warn("a message could not be kept hidden", "error", err)
-		}
-	}
-}
-
-func (q *Queue) hide(ctx context.Context, m types.Message, d time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
-	_, err := q.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{QueueUrl: &q.cfg.URL,
-		ReceiptHandle:     m.ReceiptHandle,
-		VisibilityTimeout: int32(d / time.Second)})
-	return err
-}
-
-// callFor bounds a call that a stopping worker still makes.
-const callFor = 5 * time.Second
-
-// release makes a message visible again soon, for another worker if this one stops. The pause keeps a server that
-// refuses claims from using up the message's receives.
-func (q *Queue) release(ctx context.Context, m types.Message, log *slog.Logger) {
-	pause := time.Duration(0)
-	if ctx.Err() == nil {
-		pause = 10*time.Second + rand.N(20*time.Second)
-	}
-	if err := q.hide(context.WithoutCancel(ctx), m, pause); err != nil {
-		log.Warn("a message could not be released; it reappears when its visibility ends", "error", err)
-	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/dagctl/dagctl/worker/queue"
 )
 
+// TestMain is also a worker: a test starts this program again, to kill it.
 func TestMain(m *testing.M) {
 	// The SDK looks for credentials where AWS tools keep them; the test server accepts any.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
@@ -35,7 +36,32 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	if os.Getenv("WORKER_URL") != "" {
+		if err := victim(); err != nil {
+			panic(err)
+		}
+		return
+	}
 	os.Exit(m.Run())
+}
+
+// victim is the worker that a test kills: it begins its tasks and ends none.
+func victim() error {
+	w, err := worker.New(worker.Config{URL: os.Getenv("WORKER_URL"), Token: os.Getenv("WORKER_TOKEN"),
+		Runtime: conformance.Runtime, PoolSize: 3})
+	if err != nil {
+		return err
+	}
+	worker.Handle(w, conformance.Echo, func(ctx context.Context, _ *worker.Task, _ any) (any, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	messages, err := queue.New(context.Background(), w, queue.Config{URL: os.Getenv("WORKER_QUEUE"),
+		Endpoint: os.Getenv("WORKER_ENDPOINT"), Visibility: 3 * time.Second})
+	if err != nil {
+		return err
+	}
+	return w.Serve(context.Background(), messages)
 }
 
 // world is a queue, a scripted server, and a worker between them.
@@ -73,7 +99,13 @@ func newWorld(t *testing.T, receives int, attributes map[string]string) *world {
 // start runs a worker until the test ends.
 func (w *world) start(t *testing.T, visibility time.Duration) {
 	t.Helper()
-	work, err := worker.New(worker.Config{URL: w.server, Token: w.Token, Runtime: conformance.Runtime,
+	w.startWith(t, visibility, 0)
+}
+
+// startWith runs a worker with so many slots until the test ends or calls stop.
+func (w *world) startWith(t *testing.T, visibility time.Duration, slots int) (stop func()) {
+	t.Helper()
+	work, err := worker.New(worker.Config{URL: w.server, Token: w.Token, Runtime: conformance.Runtime, PoolSize: slots,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
 
@@ -101,13 +133,14 @@ func (w *world) start(t *testing.T, visibility time.Duration) {
 		Visibility: visibility})
 	require.NoError(t, err)
 
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- work.Serve(ctx, messages) }()
 	t.Cleanup(func() {
-		stop()
+		cancel()
 		require.NoError(t, <-ended)
 	})
+	return cancel
 }
 
 func (w *world) create(t *testing.T, handler string, payload any) uuid.UUID {
@@ -208,12 +241,15 @@ func TestAMessageStaysHiddenWhileItsTaskRuns(t *testing.T) {
 func TestAPoisonMessageEndsInTheDLQAndBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, nil)
-	w.send(t, "who am I", `{"task_id":"no id"}`, `{}`)
+	poison := []string{"who am I", `{"task_id":"no id"}`, `{}`, `{"task_ids":[]}`, `{"task_ids":["no id"]}`,
+		`{"task_ids":["` + uuid.NewString() + `","00000000-0000-0000-0000-000000000000"]}`}
+	w.send(t, poison...)
 	task := w.create(t, conformance.Echo, "beside it")
 	w.send(t, names(t, task))
 	w.start(t, 2*time.Second)
 	eventually(t, "the task to complete", func() bool { return w.status(t, task) == "Completed" })
-	eventually(t, "three messages in the DLQ", func() bool { return w.left(t, w.dlq) == "3+0" })
+	eventually(t, "the poison to be in the DLQ", func() bool { return w.left(t, w.dlq) == "6+0" })
+	require.Len(t, poison, 6)
 	require.Equal(t, "0+0", w.left(t, w.url))
 }
 

@@ -79,7 +79,8 @@ func decodeBackend(where string, node *yaml.Node) (b backends.Backend, wrong []s
 	fields := map[string]any{
 		"kind": (*string)(&b.Kind), "operators": &b.Operators, "orgs": &b.Orgs,
 		"queue_url": &b.QueueURL, "dlq_url": &b.DLQURL, "resend_seconds": &b.ResendSeconds,
-		"function": &b.Function, "qualifier": &b.Qualifier, "concurrency": &b.Concurrency,
+		"tasks_per_message": &b.TasksPerMessage,
+		"function":          &b.Function, "qualifier": &b.Qualifier, "concurrency": &b.Concurrency,
 		"endpoint": &b.Endpoint, "region": &b.Region,
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {

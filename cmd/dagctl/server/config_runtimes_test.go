@@ -24,7 +24,7 @@ func TestRuntimesOfTheConfigFile(t *testing.T) {
 	cfg, err := configFile(t, `
 runtimes:
   python: poll
-  ecs_platform: { kind: sqs, queue_url: "https://sqs.eu-west-1.amazonaws.com/1/tasks", dlq_url: "https://sqs.eu-west-1.amazonaws.com/1/dead", region: eu-west-1, resend_seconds: 60 }
+  ecs_platform: { kind: sqs, queue_url: "https://sqs.eu-west-1.amazonaws.com/1/tasks", dlq_url: "https://sqs.eu-west-1.amazonaws.com/1/dead", region: eu-west-1, resend_seconds: 60, tasks_per_message: 10 }
   lambda:
     - { kind: lambda, function: heavy, operators: [sql, http_source], orgs: [acme] }
     - { kind: lambda, function: dagctl, qualifier: live, concurrency: 7, endpoint: "http://127.0.0.1:3002" }
@@ -36,7 +36,8 @@ runtimes:
 		"dispatcher": {{Kind: backends.InProcess}},
 		"python":     {{Kind: backends.Poll}},
 		"ecs_platform": {{Kind: backends.SQS, QueueURL: "https://sqs.eu-west-1.amazonaws.com/1/tasks",
-			DLQURL: "https://sqs.eu-west-1.amazonaws.com/1/dead", Region: "eu-west-1", ResendSeconds: 60}},
+			DLQURL: "https://sqs.eu-west-1.amazonaws.com/1/dead", Region: "eu-west-1", ResendSeconds: 60,
+			TasksPerMessage: 10}},
 		"lambda": {
 			{Kind: backends.Lambda, Function: "heavy", Operators: []string{"sql", "http_source"},
 				Orgs: []string{"acme"}, Concurrency: 100},
@@ -95,13 +96,15 @@ func TestRuntimesThatCannotBe(t *testing.T) {
 			"does not belong to kind sqs",
 		`a: { kind: poll, region: x }`: "runtimes.a.region: " +
 			"does not belong to kind poll",
-		`a: { kind: sqs, ` + queue + `, resend_seconds: -1 }`: "runtimes.a.resend_seconds: -1 is not between 1 and 86400",
-		`a: { kind: lambda, function: f, resend_seconds: 5 }`: "runtimes.a.resend_seconds: does not belong to kind lambda",
-		`a: { kind: lambda }`:                                   `runtimes.a.function: "" is not a function's name or ARN`,
-		`a: { kind: lambda, function: "x y" }`:                  "runtimes.a.function",
-		`a: { kind: lambda, function: f, concurrency: -1 }`:     "runtimes.a.concurrency: -1 is not between 1 and 10000",
-		`a: { kind: lambda, function: f, endpoint: "ftp://x" }`: "runtimes.a.endpoint",
-		`a: { kind: poll, operators: [sqll] }`:                  `runtimes.a.operators: there is no operator "sqll"`,
+		`a: { kind: sqs, ` + queue + `, resend_seconds: -1 }`:    "runtimes.a.resend_seconds: -1 is not between 1 and 86400",
+		`a: { kind: lambda, function: f, resend_seconds: 5 }`:    "runtimes.a.resend_seconds: does not belong to kind lambda",
+		`a: { kind: sqs, ` + queue + `, tasks_per_message: 11 }`: "runtimes.a.tasks_per_message: 11 is not between 1 and 10",
+		`a: { kind: poll, tasks_per_message: 5 }`:                "runtimes.a.tasks_per_message: does not belong to kind poll",
+		`a: { kind: lambda }`:                                    `runtimes.a.function: "" is not a function's name or ARN`,
+		`a: { kind: lambda, function: "x y" }`:                   "runtimes.a.function",
+		`a: { kind: lambda, function: f, concurrency: -1 }`:      "runtimes.a.concurrency: -1 is not between 1 and 10000",
+		`a: { kind: lambda, function: f, endpoint: "ftp://x" }`:  "runtimes.a.endpoint",
+		`a: { kind: poll, operators: [sqll] }`:                   `runtimes.a.operators: there is no operator "sqll"`,
 		`a: { kind: poll, orgs: [acme] }`: "runtimes.a: " +
 			"tasks of any operator have nowhere to go for orgs that are not named",
 		`a: [{ kind: poll, orgs: [acme], operators: [sql] }, { kind: poll, operators: [command] }]`: "runtimes.a: " +

@@ -1,4 +1,4 @@
-"""Completions that come fast, gathered into one call for many tasks.
+"""Completions and heartbeats that come fast, gathered into one call for many tasks.
 
 Where tasks end faster than one per OFTEN, each completion waits up to GATHER_FOR for others. One that comes alone goes at
 once, in a call of its own, and so does one that is large or that the server has to seal files for.
@@ -18,15 +18,17 @@ GATHER_FOR = 0.005  # seconds
 MOST = 100  # completions of one call
 LIGHT = 16 << 10  # bytes of a completion that may go with others
 
-CALL, ONE = "/v1/tasks/complete", "POST /v1/task/complete"
 
 
 class Ends:
     """The completions of a worker's tasks. Threads share it: the first of those that wait makes the call for all."""
 
-    def __init__(self, post: Callable[[str, Any], Any], busy: Callable[[], int]) -> None:
-        """post makes a call once, with the worker's token; busy says how many tasks have a slot."""
-        self._post, self._busy = post, busy
+    def __init__(
+        self, post: Callable[[str, Any], Any], busy: Callable[[], int], name: str = "complete", wait: float = GATHER_FOR
+    ) -> None:
+        """post makes a call once, with the worker's token; busy says how many tasks have a slot; name is that of the call."""
+        self._post, self._busy, self._wait = post, busy, wait
+        self._many, self._one = f"/v1/tasks/{name}", f"POST /v1/task/{name}"
         self._changed = threading.Condition()
         self._gathering: Optional[_Call] = None
         self._last = float("-inf")  # when the last completion came
@@ -67,14 +69,14 @@ class Ends:
                 self._changed.notify_all()
             if first:
                 mine = call
-                self._changed.wait_for(lambda: self._complete(mine), GATHER_FOR)
+                self._changed.wait_for(lambda: self._complete(mine), self._wait)
                 if self._gathering is mine:
                     self._gathering = None
         if first:
             self._make(call)
         else:
             call.made.wait()
-        return call.answer(place)
+        return call.answer(place, self._one)
 
     def _complete(self, call: _Call) -> bool:
         """Whether a call waits for nobody: it is full, or all tasks that have a slot report their end."""
@@ -84,7 +86,7 @@ class Ends:
 
     def _make(self, call: _Call) -> None:
         try:
-            answers = (self._post(CALL, {"calls": call.ones}) or {}).get("answers") or []
+            answers = (self._post(self._many, {"calls": call.ones}) or {}).get("answers") or []
             if len(answers) == len(call.ones):
                 call.answers = answers
         except ApiError as error:
@@ -103,7 +105,7 @@ class _Call:
         self.answers: List[Dict[str, Any]] = []
         self.made = threading.Event()
 
-    def answer(self, place: int) -> Optional[Mapping[str, Any]]:
+    def answer(self, place: int, name: str) -> Optional[Mapping[str, Any]]:
         if not self.answers:
             return None
         said = self.answers[place]
@@ -112,7 +114,7 @@ class _Call:
             return said.get("answer") or {}
         if status == 429 or not 400 <= status < 500:
             return None
-        raise refusal(ONE, status, said.get("problem"))
+        raise refusal(name, status, said.get("problem"))
 
 
 def _light(body: Mapping[str, Any]) -> bool:

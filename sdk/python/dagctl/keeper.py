@@ -21,6 +21,7 @@ import threading
 import time
 from typing import IO, Any, Dict, List, Mapping, Optional
 
+from .ends import Ends
 from .errors import ApiError, ConflictError, Error, ForbiddenError, UnauthorizedError
 from .protocol import CAPABILITY_HEADER
 from .token import Token
@@ -29,6 +30,8 @@ from .transport import Transport
 HEARTBEAT = 3.0  # seconds between heartbeats of the worker; they also say which tasks are canceled
 HEAR_WITHIN = 3.0  # seconds between heartbeats of an attempt about which those of the worker say nothing
 SOONEST = 1.0  # least seconds between heartbeats of an attempt when progress changes or one fails; less for short leases
+FEW = 3  # attempts whose leases are renewed one by one; of more, many are renewed by one call
+TOGETHER = 0.02  # seconds that a heartbeat waits for others
 LOOK = 0.5  # seconds between two looks at the worker's process
 LAST_WORDS = 10.0  # seconds for reporting that the worker has died
 
@@ -43,6 +46,7 @@ class Keeper:
         self._kept: Dict[str, Kept] = {}
         self._transports: Dict[str, Transport] = {}
         self._registration: Optional[Registration] = None
+        self._beats = Ends(self._post_many, lambda: sys.maxsize, "heartbeat", TOGETHER)
         self._hung_up = threading.Event()
         self._left = False  # the worker said that it needs the keeper no more
         threading.Thread(target=self._speak, args=(tell,), daemon=True).start()
@@ -82,6 +86,23 @@ class Keeper:
         """The attempts that run."""
         with self._lock:
             return list(self._kept.values())
+
+    def beat(self, kept: Kept, capability: str, body: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+        """Send a heartbeat with those of other attempts that are due soon. Returns None if it has to be sent by itself."""
+        others = self.kept()
+        if len(others) <= FEW:
+            return None
+        for other in others:
+            if other is not kept:
+                other.join()
+        return self._beats.report(capability, body)
+
+    def _post_many(self, path: str, body: Any) -> Any:
+        registration = self._registration
+        assert registration is not None  # the attempts that share calls have it
+        headers = {"Authorization": f"Bearer {registration.token}"}
+        answer = registration.transport.call("POST", path, headers=headers, json_body=body, patience=0, timeout=2 * HEARTBEAT)
+        return answer.json()
 
     def _lives(self) -> bool:
         return os.getppid() == self._worker
@@ -155,6 +176,8 @@ class Kept:
         self._registration = keeper._registration  # whose heartbeats bring its cancel, as long as the token is the same
         self._token = self._registration.token if self._registration else ""
         self._canceled = False
+        self._due = 0.0  # when the next heartbeat is due; 0: it is on its way
+        self._alone = False  # the last heartbeat got no answer
         self._ended = threading.Event()
         self._soon = threading.Event()
 
@@ -168,6 +191,11 @@ class Kept:
     def wake(self) -> None:
         """Send a heartbeat soon."""
         self._soon.set()
+
+    def join(self) -> None:
+        """Send a heartbeat now if it is due within half of the time between two."""
+        if 0.0 < self._due - time.monotonic() < self._pause() / 2:
+            self.wake()
 
     def cancel(self) -> None:
         """Tell the worker, once, that the task is canceled."""
@@ -194,7 +222,9 @@ class Kept:
         last = time.monotonic()
         wait = self._pause()
         while True:
+            self._due = time.monotonic() + wait
             self._soon.wait(wait)
+            self._due = 0.0
             soonest = min(SOONEST, self._interval / 4)
             self._ended.wait(max(0.0, last + soonest - time.monotonic()))
             if self._ended.is_set():
@@ -217,13 +247,17 @@ class Kept:
     def _beat(self) -> bool:
         """Extend the lease. Returns False if no server did, and another try should follow soon."""
         note = {"progress": self._progress, "state": self._state}
+        alone, self._alone = self._alone, True
         try:
-            answer = self._post("/v1/task/heartbeat", note, patience=0, timeout=max(1.0, min(self._interval, 30.0)))
+            answer = None if alone or not self._shares() else self._keeper.beat(self, self._capability, {**self._fence, **note})
+            if answer is None:
+                answer = self._post("/v1/task/heartbeat", note, patience=0, timeout=max(1.0, min(self._interval, 30.0)))
         except (ConflictError, UnauthorizedError, ForbiddenError):
             raise
         except Error as error:
             self._keeper.tell("warn", key=self._key, text=f"no heartbeat: {error}")
             return False
+        self._alone = False
         if answer.get("capability_token"):
             self._capability = str(answer["capability_token"])
             self._keeper.tell("capability", key=self._key, token=self._capability)
@@ -232,6 +266,10 @@ class Kept:
         if answer.get("cancel_requested"):
             self.cancel()
         return True
+
+    def _shares(self) -> bool:
+        """Whether its calls go where those of the worker go."""
+        return self._registration is not None and self._registration.transport is self._transport
 
     def _post(self, path: str, body: Mapping[str, Any], patience: float, timeout: float) -> Mapping[str, Any]:
         headers = {**self._headers, CAPABILITY_HEADER: self._capability}
@@ -246,7 +284,8 @@ class Registration:
 
     def __init__(self, keeper: Keeper, transport: Transport, token: Token, beat: Mapping[str, Any], heard: bool) -> None:
         self.token = token.read()  # of the last heartbeat
-        self._keeper, self._transport, self._tokens, self._beat = keeper, transport, token, beat
+        self.transport = transport
+        self._keeper, self._tokens, self._beat = keeper, token, beat
         self._heard = heard  # a server has taken the token once
         self._retired = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
@@ -284,7 +323,7 @@ class Registration:
                 kept.wake()  # its cancel comes with its own heartbeats from now on
         body = {**self._beat, "current_tasks": len(self._keeper.kept()), **more}
         headers = {"Authorization": f"Bearer {self.token}"}
-        answer = self._transport.call(
+        answer = self.transport.call(
             "POST", "/internal/worker-heartbeat", headers=headers, json_body=body, patience=patience, timeout=timeout
         )
         self._heard = True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import re
 import threading
 import uuid
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 from urllib.parse import urlsplit
 
 from .aws import AWSCredentials, Signer, default_credentials
@@ -20,6 +19,7 @@ log = logging.getLogger("dagctl")
 
 RECEIVE_WAIT = 20  # seconds, the longest that SQS waits
 MOST_MESSAGES = 10  # of one receive; SQS allows no more
+LAST_CALL = 5.0  # seconds for a call that a stopping worker still makes
 
 
 class Queue:
@@ -68,30 +68,24 @@ class Queue:
         self._receiving.close()
         self._transport.close()
 
-    @staticmethod
-    def task_of(message: Dict[str, Any]) -> Optional[str]:
-        """Return the task that a message names, or None if the message is not from a dagctl server."""
-        try:
-            return str(uuid.UUID(json.loads(message["Body"])["task_id"]))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
-
     def delete(self, message: Dict[str, Any]) -> None:
         try:
             self._call("DeleteMessage", {"ReceiptHandle": message["ReceiptHandle"]}, self._transport)
         except Error as error:  # it is received again, and not claimed
             log.warning("message %s: not deleted: %s", message.get("MessageId"), error)
 
-    @contextlib.contextmanager
-    def held(self, message: Dict[str, Any]) -> Iterator[None]:
-        """Hide a message from other receivers for the duration of the context."""
-        done = threading.Event()
-        keeper = threading.Thread(target=self._hold, args=(message, done), name="dagctl-visibility", daemon=True)
-        keeper.start()
+    def show(self, message: Dict[str, Any]) -> None:
+        """Make a message visible to other receivers at once."""
+        body = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
         try:
-            yield
-        finally:
-            done.set()
+            self._call("ChangeMessageVisibility", body, self._transport, patience=LAST_CALL, timeout=LAST_CALL)
+        except Error as error:  # it reappears when its visibility ends
+            log.warning("message %s: not left to others: %s", message.get("MessageId"), error)
+
+    def hold(self, message: Dict[str, Any], done: threading.Event) -> None:
+        """Hide a message from other receivers until `done`."""
+        args = (message, done)
+        threading.Thread(target=self._hold, args=args, name="dagctl-visibility", daemon=True).start()
 
     def _hold(self, message: Dict[str, Any], done: threading.Event) -> None:
         body = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": self._visibility}
@@ -109,3 +103,50 @@ class Queue:
         signed = self._signer.sign("POST", transport.base_url + "/", headers, payload)
         answer = transport.call("POST", "/", headers=signed, body=payload, patience=patience, timeout=timeout)
         return answer.json() or {}
+
+
+def tasks_of(message: Dict[str, Any]) -> List[str]:
+    """Return the tasks that a message names, or none if the message is not from a dagctl server."""
+    try:
+        body = json.loads(message["Body"])
+        named = [body["task_id"]] if "task_id" in body else body["task_ids"]
+        return [str(uuid.UUID(task)) for task in named]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+
+
+class Held:
+    """A received message, hidden from others until all of its tasks are settled or until it is left. Threads share it."""
+
+    def __init__(self, queue: Queue, message: Dict[str, Any], tasks: List[str]) -> None:
+        self.waiting = tasks  # those without a slot yet
+        self._queue, self._message = queue, message
+        self._lock = threading.Lock()
+        self._open = len(tasks)  # on which the server has not decided
+        self._left = False
+        self._done = threading.Event()
+        queue.hold(message, self._done)
+
+    def settle(self, decided: bool) -> None:
+        """Note what became of a task. If the server has not decided on it, the message reappears by itself."""
+        with self._lock:
+            self._open -= 1
+            self._left = self._left or not decided
+            left, settled = self._left, self._open == 0
+        if left or settled:
+            self._done.set()
+        if settled and not left:
+            self._queue.delete(self._message)
+
+    @property
+    def left(self) -> bool:
+        """Whether others may receive it, so that its tasks wait here no more."""
+        return self._left
+
+    def leave(self) -> None:
+        """Leave it to other workers at once."""
+        with self._lock:
+            before, self._left = self._left, True
+        self._done.set()
+        if not before:
+            self._queue.show(self._message)

@@ -19,7 +19,7 @@ from .handlers import Function, Handlers, Run
 from .health import Health
 from .leases import Leases
 from .protocol import Claim
-from .sqs import Queue
+from .sqs import MOST_MESSAGES, Held, Queue, tasks_of
 from .token import Token
 from .transport import Transport, pause
 
@@ -423,37 +423,79 @@ class PollSource:
 
 
 class SQSSource:
-    """Tasks from the messages of an SQS queue, which may come twice, late, in any order, or not at all."""
+    """Tasks from the messages of an SQS queue, which may come twice, late, in any order, or not at all.
+
+    A message names a task or a block of tasks. Those for which there is no slot wait here, and the message stays hidden.
+    """
 
     def __init__(self, worker: Worker, queue: Queue) -> None:
         self._worker, self._queue = worker, queue
+        self._lock = threading.Lock()
+        self._waiting: List[Held] = []  # messages with tasks for which there was no slot yet
+        self._block = MOST_MESSAGES  # tasks of the largest message of the last receive
+        self._stopped = False
 
     def take(self, most: int) -> Sequence[Work]:
-        return [self._work(m) for m in self._queue.receive(most)]
+        works = self._next(most)
+        if works:
+            return works
+        # What this worker keeps waiting, another one could run: so it asks for no more than it has slots for.
+        messages = self._queue.receive(max(1, most // self._block))
+        if messages:
+            self._block = 1
+        for message in messages:
+            tasks = tasks_of(message)
+            if not tasks:
+                # It is received again until the queue moves it to its dead-letter queue.
+                log.warning("message %s names no task: ignored", message.get("MessageId"))
+                continue
+            self._block = max(self._block, len(tasks))
+            held = Held(self._queue, message, tasks)
+            with self._lock:
+                self._waiting.append(held)
+        return self._next(most)
 
     def stop(self) -> None:
         self._queue.stop_receiving()
+        with self._lock:
+            self._stopped = True
+            waiting, self._waiting = self._waiting, []
+        for held in waiting:
+            held.leave()
 
     def close(self) -> None:
         self._queue.close()
 
-    def _work(self, message: Dict[str, Any]) -> Work:
-        return lambda: self._process(message)
+    def _next(self, most: int) -> List[Work]:
+        """Return the first of the tasks that wait."""
+        works: List[Work] = []
+        left: List[Held] = []
+        with self._lock:
+            for held in self._waiting:
+                while held.waiting and not held.left and len(works) < most:
+                    works.append(self._work(held, held.waiting.pop(0)))
+            self._waiting = [held for held in self._waiting if held.waiting and not held.left]
+            if self._stopped:
+                left, self._waiting = self._waiting, []
+        for held in left:
+            held.leave()
+        return works
 
-    def _process(self, message: Dict[str, Any]) -> None:
-        task_id = self._queue.task_of(message)
-        if task_id is None:
-            # It is received again until the queue moves it to its dead-letter queue.
-            log.warning("message %s names no task: ignored", message.get("MessageId"))
-            return
-        with self._queue.held(message):
+    def _work(self, held: Held, task_id: str) -> Work:
+        return lambda: self._process(held, task_id)
+
+    def _process(self, held: Held, task_id: str) -> None:
+        decided = False
+        try:
             claim = self._worker.claim(task_id)
             if claim.status == protocol.CLAIMED:
-                if self._worker.run_claim(claim) in (LOST, UNREPORTED):
-                    return  # it is received again, and the server decides then
+                # Of one that was lost, the server decides when the message is received again.
+                decided = self._worker.run_claim(claim) not in (LOST, UNREPORTED)
             else:
                 log.info("task %s was not claimed: %s", task_id, claim.reason)
-            self._queue.delete(message)
+                decided = True
+        finally:
+            held.settle(decided)
 
 
 def _ignored(_: Any) -> None:

@@ -278,6 +278,51 @@ class TestSQS(Case):
         self.ended(thread)
         self.assertEqual(len(queue.wait_for("DeleteMessage")), 1)
 
+    def test_a_block_is_deleted_after_its_last_task(self) -> None:
+        tasks = [f"0190c0de-0000-7000-8000-00000000000{n}" for n in range(5)]
+        queue = FakeQueue(json.dumps({"task_ids": tasks}), '{"task_ids": []}', '{"task_ids": ["x"]}', '{"task_ids": "x"}')
+        gate, begun = threading.Event(), threading.Semaphore(0)
+        running: List[int] = []
+        most: List[int] = []
+
+        def send(ctx: Any) -> None:
+            running.append(1)
+            most.append(len(running))
+            begun.release()
+            gate.wait(20)
+            running.pop()
+
+        worker, run = self.queue_worker(queue, lambda request: replay.claim(task_id=request.json["task_id"]))
+        worker.pool_size = 2
+        worker.handler("email:send")(send)
+        thread = self.run_in_thread(run)
+        self.assertTrue(begun.acquire(timeout=20) and begun.acquire(timeout=20))
+        self.assertEqual([a for a, _, _ in queue.calls if a == "AmazonSQS.DeleteMessage"], [])
+        gate.set()
+        deleted = queue.wait_for("DeleteMessage")
+        worker.stop()
+        self.ended(thread)
+        self.assertEqual([d["ReceiptHandle"] for d in deleted], ["r0"])
+        self.assertEqual(sorted(r.json["task_id"] for r in self.server.of("/internal/task-claim")), tasks)
+        self.assertLessEqual(max(most), 2)
+
+    def test_what_waits_of_a_block_is_left_to_others(self) -> None:
+        tasks = [f"0190c0de-0000-7000-8000-00000000000{n}" for n in range(5)]
+        queue = FakeQueue(json.dumps({"task_ids": tasks}))
+        gate, begun = threading.Event(), threading.Event()
+        worker, run = self.queue_worker(queue, replay.claim())
+        worker.pool_size = 1
+        worker.handler("email:send")(lambda ctx: begun.set() or gate.wait(20) and None)
+        thread = self.run_in_thread(run)
+        self.assertTrue(begun.wait(20))
+        worker.stop()
+        shown = queue.wait_for("ChangeMessageVisibility")
+        gate.set()
+        self.ended(thread)
+        self.assertEqual((shown[0]["ReceiptHandle"], shown[0]["VisibilityTimeout"]), ("r0", 0))
+        self.assertEqual(len(self.server.of("/internal/task-claim")), 1)
+        self.assertEqual([a for a, _, _ in queue.calls if a == "AmazonSQS.DeleteMessage"], [])
+
     def test_an_attempt_that_nobody_heard_of_leaves_its_message(self) -> None:
         for answer in (problem(401, "expired"), None):
             with self.subTest(answer=answer):

@@ -1,0 +1,46 @@
+"""Heartbeats that are gathered into one call: every lease is renewed, whatever becomes of the call."""
+
+import threading
+from typing import Any, Dict, Set
+
+from tests import replay
+from tests.replay import Reply, problem
+from tests.test_worker import Case, numbered, routes
+
+CROWD = 8
+MANY, ONE = "/v1/tasks/heartbeat", "/v1/task/heartbeat"
+
+
+class TestBeats(Case):
+    def crowd(self, answer: Any, path: str, calls: int) -> Set[str]:
+        """Run tasks until there were so many calls. Returns the tasks whose leases were renewed by calls to the path."""
+        claims = [numbered(n, lease_seconds=3) for n in range(CROWD)]
+        worker = self.start(routes({"tasks": claims}, **{f"POST {MANY}": answer}), pool_size=CROWD)
+        gate = threading.Event()
+        worker.handler("email:send")(lambda ctx: ctx.wait(60) if not gate.is_set() else None)
+        thread = self.run_in_thread(worker.run)
+        self.server.wait_for(path, calls)
+        gate.set()
+        worker._drain_seconds = 0
+        worker.stop()
+        self.ended(thread)
+        self.assertEqual(self.raised, [])
+        found = self.server.of(path)
+        bodies = [c["body"] for r in found for c in r.json["calls"]] if path == MANY else [r.json for r in found]
+        return {body["task_id"] for body in bodies}
+
+    def test_many_leases_are_renewed_by_one_call(self) -> None:
+        def renews(request: Any) -> Dict[str, Any]:
+            answer = {"lease_expires_at": "2026-01-01T00:00:30Z", "cancel_requested": False, "drain_requested": False}
+            return {"answers": [{"status": 200, "answer": answer} for _ in request.json["calls"]]}
+
+        self.assertEqual(len(self.crowd(renews, MANY, 6)), CROWD)
+        many = self.server.of(MANY)[0]
+        self.assertEqual(many.headers["authorization"], f"Bearer {replay.WORKER_TOKEN}")
+        self.assertEqual(many.json["calls"][0]["capability_token"], replay.CAPABILITY)
+        self.assertGreater(max(len(r.json["calls"]) for r in self.server.of(MANY)), 1)
+
+    def test_a_call_that_fails_loses_no_lease(self) -> None:
+        for answer in (problem(404, "there is no such route"), problem(405, "no"), Reply(503, {}), problem(401, "no token")):
+            with self.subTest(str(answer)):
+                self.assertEqual(len(self.crowd(answer, ONE, 3 * CROWD)), CROWD)
