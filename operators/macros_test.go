@@ -145,8 +145,8 @@ func TestOneBadMacroIsToldAlone(t *testing.T) {
 	const sound = "CREATE MACRO is_price(price) AS price > 0;\n"
 	const net = "CREATE MACRO net(price) AS price / (1 + rate());\n" + sound
 	for what, c := range map[string]struct{ money, says string }{
-		"its body":          {"CREATE MACRO rate() AS 0.19 +;\n" + net, "line 1"},
-		"what it may not":   {"CREATE MACRO rate() AS getenv('A');\n" + net, "getenv"},
+		"its body":        {"CREATE MACRO rate() AS 0.19 +;\n" + net, "line 1"},
+		"what it may not": {"CREATE MACRO rate() AS getenv('A');\n" + net, "getenv"},
 		"what is no macro": {sound + "SELECT 1;\nCREATE MACRO net(price) AS price;\n",
 			"CREATE MACRO statements only"},
 		"a call of another": {"CREATE MACRO rate(a) AS a;\n" + net, `"rate" needs`},
