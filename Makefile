@@ -72,7 +72,7 @@ queue: setup ## 50,000 tasks of examples/task-queue and 10,000 of examples/plann
 	go test -run 'Test(TaskQueue|PlannerWorker)ThroughKills$$' -parallel 1 -timeout 60m -v ./examples -args -queue-tasks 50000 \
 		-planner-tasks 10000 -planner-entities 200
 
-birthdays: setup test-servers ## a year of examples/birthdays with 2,000 users in 50 zones, by a scripted clock, for some minutes
+birthdays: setup test-servers ## a year of examples/birthdays with 2,000 users in 50 zones, by a scripted clock, for half an hour
 	go test -run 'TestBirthdaysThroughAYear$$' -timeout 60m -v ./examples -args -birthday-users 40
 
 alerts: setup ## cause outages under a real Prometheus with the rules of docs/alerts.yaml, for some minutes

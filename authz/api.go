@@ -192,6 +192,9 @@ func Handle[I, O any](api *API, rule Rule, op huma.Operation,
 		op.Security = []map[string][]string{{bearerScheme: {}}}
 		op.Middlewares = append(op.Middlewares, api.endWhenRevoked)
 	}
+	if rule == Hook {
+		op = rest.WithAnyQuery(op) // the sender is not ours
+	}
 
 	route := Route{Method: op.Method, Path: op.Path, Rule: rule}
 	admit := func(r *http.Request) (Caller, error) { return api.admit(route, r) }

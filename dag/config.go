@@ -168,11 +168,21 @@ func (op OperatorSpec) refuses(j *Job) (fault *ConfigError) {
 }
 
 // checkPartitions asks the operator of a job whose partitioning is settled, unless its config has faults of its own.
-func (d *decoder) checkPartitions(j *Job, v value) {
+func (d *decoder) checkPartitions(j *Job, v value, unclear map[string]bool) {
 	t, sound := d.sound[v.node]
-	if check := d.cat.Operators[j.Operator].CheckPartitions; sound && check != nil {
-		d.operatorFault(check(j), t)
+	check := d.cat.Operators[j.Operator].CheckPartitions
+	if !sound || check == nil {
+		return
 	}
+
+	asked := *j
+	asked.Inputs = slices.Clone(j.Inputs)
+	for i, in := range asked.Inputs {
+		if upstream, known := d.upstream(in, unclear); known {
+			asked.Inputs[i].Upstream = &upstream
+		}
+	}
+	d.operatorFault(check(&asked), t)
 }
 
 // configFields sets the fields of a job's config, with the text of each file in place of its name.

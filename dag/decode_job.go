@@ -255,6 +255,12 @@ func (d *decoder) source(v value, j *Job) {
 			j.Source.Timezone = cmp.Or(j.Source.Timezone, "UTC")
 		}
 		d.webhook(s, j)
+		op, known := d.cat.Operators[j.Operator]
+		if known && !op.Replayable && j.Source.Kind == "manual" && j.Source.OnDeploy {
+			d.node(s.key("on_deploy"), CodeConflict, "`on_deploy` has nothing to read: operator %s does not list what "+
+				"there is, so a manual job of it runs only when somebody asks for it", j.Operator).
+				suggest("leave it out; `dagctl run` makes its tasks, and a source of kind cron or poll runs by itself")
+		}
 	}
 	if v.has("bootstrap") {
 		j.Bootstrap = &Bootstrap{ResetOutputs: v.get("bootstrap").get("reset_outputs").boolean(false)}

@@ -178,7 +178,9 @@ type Input struct {
 	// has changed has another hash.
 	PartitionBy *Partitioning `json:"partition_by,omitempty"`
 
-	Position Position `json:"-"`
+	// Upstream is the partitioning of what is read while operators are asked for partitions; nil: it is not known.
+	Upstream *Partitioning `json:"-"`
+	Position Position      `json:"-"`
 }
 
 // Source returns what the input is read from, for people.

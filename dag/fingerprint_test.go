@@ -171,7 +171,7 @@ func TestFingerprintInputs(t *testing.T) {
 	}
 	// PartitionBy is no part of it: jobs that can follow a dataset whose partitioning changes keep their generations.
 	requireClassified(t, Input{}, "Job", "Output", "Dataset", "As", "Where", "Map", "Refresh", "Read", "PartitionBy",
-		"Position")
+		"Upstream", "Position")
 	requireClassified(t, UDF{}, "Folder", "Bundle", "Entrypoint", "Hash") // a folder counts by its content
 
 	doc := parsed(t, chain)

@@ -38,7 +38,7 @@ func (d *decoder) link(doc *Document, nodes []value) (acyclic bool) {
 	for _, i := range order {
 		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
 		if !unclear[doc.Jobs[i].Name] {
-			d.checkPartitions(&doc.Jobs[i], nodes[i])
+			d.checkPartitions(&doc.Jobs[i], nodes[i], unclear)
 		}
 	}
 	d.linkTargets(doc, nodes, unclear)

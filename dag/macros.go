@@ -3,6 +3,7 @@ package dag
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -15,7 +16,7 @@ import (
 
 // Expanded are statements with their macros written out.
 type Expanded struct {
-	Macros     []string     // their names, sorted
+	Macros     []string     // the names of those that can be used, sorted
 	Faults     []MacroFault // of the files
 	Statements []ExpandedSQL
 }
@@ -31,8 +32,9 @@ type ExpandedSQL struct{ SQL, Refused string }
 
 // macros are the macros of a document.
 type macros struct {
-	files   []string // texts; empty: there are none, or they have faults
-	names   []string
+	files   []string            // texts; empty: there are none
+	names   []string            // of those that can be used
+	faulty  []string            // names, in lower case, of those that have a fault or call one that has
 	nodes   []*yaml.Node        // of the files
 	written map[*yaml.Node]bool // where statements stand that are not those of the file any more
 }
@@ -73,10 +75,33 @@ func (m *macros) read(d *decoder, list value) {
 			p.suggest("%s", f.Hint)
 		}
 	}
-	m.names = expanded.Macros
-	if len(expanded.Faults) == 0 {
-		m.files = files
+	m.files, m.names = files, expanded.Macros
+	if len(expanded.Faults) > 0 {
+		m.faulty = faulty(files, m.names)
 	}
+}
+
+var macroDefined = regexp.MustCompile(`(?i)\bmacro\s+"?(\w+)`)
+
+// faulty lists the macros of files that cannot be used. A file with a fault in it may not be read to its end, so the
+// names are those that seem to be defined.
+func faulty(files, sound []string) (names []string) {
+	for _, text := range files {
+		for _, found := range macroDefined.FindAllStringSubmatch(text, -1) {
+			name := strings.ToLower(found[1])
+			if !slices.ContainsFunc(sound, func(s string) bool { return strings.EqualFold(s, name) }) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// unreadable reports whether a statement may call a macro that cannot be used. Such a statement is not looked at: what
+// is wrong with it is said of the macro.
+func (m *macros) unreadable(sql string) bool {
+	lower := strings.ToLower(sql)
+	return slices.ContainsFunc(m.faulty, func(name string) bool { return strings.Contains(lower, name) })
 }
 
 // collisions reports macros that have the name of something that SQL reads.
@@ -113,7 +138,7 @@ func (m *macros) calls(sql string) bool {
 	return false
 }
 
-// inConfig writes out the macros in the statements of a config. It returns false if it has reported that it cannot.
+// inConfig writes out the macros in the statements of a config. It returns false if it cannot, which is reported.
 func (m *macros) inConfig(d *decoder, j *Job, op OperatorSpec, t *configTree) bool {
 	if op.SQL == nil || len(m.files) == 0 {
 		return true
@@ -126,6 +151,10 @@ func (m *macros) inConfig(d *decoder, j *Job, op OperatorSpec, t *configTree) bo
 		}
 		last := path[len(path)-1]
 		text, _ := within[last].(string)
+		if m.unreadable(text) {
+			sound = false
+			continue
+		}
 		written, refused := m.expand(d, text)
 		if refused != nil {
 			refused.Key, refused.Within, sound = path[0], path[1:], false
@@ -142,8 +171,11 @@ func (m *macros) inConfig(d *decoder, j *Job, op OperatorSpec, t *configTree) bo
 	return sound
 }
 
-// inCheck returns the SQL of a check without calls of macros; false: it has reported why there is none.
+// inCheck returns the SQL of a check without calls of macros; false: there is none, which is reported.
 func (m *macros) inCheck(d *decoder, rule value) (string, bool) {
+	if m.unreadable(rule.text()) {
+		return "", false
+	}
 	written, refused := m.expand(d, rule.text())
 	if refused != nil {
 		d.node(rule.node, CodeConfig, "%s", refused.Message).unseen = refused.Unseen

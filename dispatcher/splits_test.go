@@ -91,7 +91,13 @@ func TestRowsWithoutADatePublishNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, rows, want string }{
 		"null": {splitFiles, "date,v\n2026-01-01,1\n,2\n,3\n",
-			`the rows cannot be split by column "date": 2 of 3 rows have no value there`},
+			"2 of 3 rows do not fit: a.csv line 3, column date: the row has no value there, by which rows are split " +
+				"into partitions; a.csv line 4, column date: "},
+		"null, with a way out": {splitFiles, "date,v\n,2\n", "by which rows are split into partitions; mend the " +
+			"file; or keep such rows apart"},
+		"skipped": {dispatchertest.Edit(splitFiles, "time: day,", "time: day, timezone: Europe/Berlin,", "DATE",
+			"TIMESTAMPTZ"), "date,v\n2026-03-29 02:30:00,1\n", "clocks were put forward; mend the file; or write " +
+			"times that the clocks skip with their offset from UTC, as 02:30:00+01:00; or keep such rows apart"},
 		"missing": {dispatchertest.Edit(splitFiles, "column: date", "column: day"), "date,v\n2026-01-01,1\n",
 			`by column "day": there is no such column`},
 		"type": {dispatchertest.Edit(splitFiles, "column: date", "column: v"), "date,v\n2026-01-01,1\n",

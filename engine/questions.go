@@ -141,6 +141,7 @@ type (
 		Declaration textfile.Declaration
 		Zone        string
 		Standing    *textfile.Reading
+		Required    string // the column in which every row has a value; empty: none
 		Files       []textfile.File
 		Target      string
 		Quarantine  string // where rows go that do not fit; empty: nowhere

@@ -135,3 +135,36 @@ func TestFaultsOfMacros(t *testing.T) {
 		require.Contains(t, problems.Pretty()+problems.Error(), c.says, what)
 	}
 }
+
+// Only the macro that is wrong is told, and neither those beside it nor what calls any of them.
+func TestOneBadMacroIsToldAlone(t *testing.T) {
+	t.Parallel()
+	ops, err := operators.Builtin(operators.Options{Engines: enginetest.Engines(), Threads: 1,
+		Command: operators.CommandOptions{Every: true}})
+	require.NoError(t, err)
+	const sound = "CREATE MACRO is_price(price) AS price > 0;\n"
+	const net = "CREATE MACRO net(price) AS price / (1 + rate());\n" + sound
+	for what, c := range map[string]struct{ money, says string }{
+		"its body":        {"CREATE MACRO rate() AS 0.19 +;\n" + net, "line 1"},
+		"what it may not": {"CREATE MACRO rate() AS getenv('A');\n" + net, "getenv"},
+		"what is no macro": {sound + "SELECT 1;\nCREATE MACRO net(price) AS price;\n",
+			"CREATE MACRO statements only"},
+		"a call of another": {"CREATE MACRO rate(a) AS a;\n" + net, `"rate" needs`},
+		"a circle":          {"CREATE MACRO rate() AS net(1);\n" + net, "calls itself"},
+	} {
+		files := macroFiles()
+		files["sql/money.sql"] = []byte(c.money)
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(macrosDAG), Files: dag.InMemory(files)},
+			ops.Catalog(nil))
+		require.Len(t, problems, 1, "%s: %s", what, problems.Error())
+		require.Contains(t, problems.Error(), c.says, what)
+	}
+
+	// What calls sound ones only is looked at.
+	files := macroFiles()
+	files["sql/money.sql"] = []byte("CREATE MACRO net(price) AS getenv('A');\n" + sound)
+	_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(strings.Replace(macrosDAG, "FROM above(100)",
+		"FROM abov(100)", 1)), Files: dag.InMemory(files)}, ops.Catalog(nil))
+	require.Len(t, problems, 2, problems.Error())
+	require.Contains(t, problems.Pretty(), `did you mean the macro "above"?`)
+}

@@ -186,7 +186,8 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 	if err != nil {
 		return found, Permanent(err)
 	}
-	q := engine.Text{Declaration: r.Declaration, Zone: zone.String(), Files: files}
+	q := engine.Text{Declaration: r.Declaration, Zone: zone.String(), Files: files,
+		Required: r.task.SplitBy}
 	if q.Standing, err = r.standing(); err != nil {
 		return found, err
 	}
@@ -207,8 +208,7 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 		return found, fault.New(fault.Unavailable, "%w", textfile.ErrUnknown).
 			WithHint("the first file with rows shows them, and this one is read then; or declare them in `types`")
 	case read.Result.BadRows > 0 && quarantine == "":
-		return found, badRowsError(read.Result, "mend the file; or name the column's type in `types`; or keep such "+
-			"rows apart with `on_bad_rows: quarantine`")
+		return found, badRowsError(read.Result, r.mending(read.Result.Examples))
 	}
 
 	found.Rows, found.BadRows = read.Result.Rows, read.Result.BadRows
@@ -245,6 +245,22 @@ func CheckReading(text json.RawMessage) error {
 		return fmt.Errorf("is no reading: %w", err)
 	}
 	return r.Check()
+}
+
+// mending says what can be done about rows that do not fit.
+func (r reads) mending(bad []textfile.Bad) string {
+	ways := []string{"mend the file"}
+	skipped := slices.ContainsFunc(bad, textfile.Bad.Skipped)
+	if skipped {
+		ways = append(ways, "write times that the clocks skip with their offset from UTC, as 02:30:00+01:00")
+	}
+	declared := func(column string) bool {
+		return slices.ContainsFunc(sortedKeys(r.Types), func(name string) bool { return sqltext.Same(name, column) })
+	}
+	if slices.ContainsFunc(bad, func(b textfile.Bad) bool { return b.Untyped() && !declared(b.Column) }) {
+		ways = append(ways, "name the column's type in `types`")
+	}
+	return strings.Join(append(ways, "keep such rows apart with `on_bad_rows: quarantine`"), "; or ")
 }
 
 func badRowsError(r textfile.Result, hint string) error {

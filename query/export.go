@@ -169,10 +169,23 @@ func (x *Export) pin(names []engine.Reading, partitions []string) (err error) {
 	}
 }
 
-// picked returns the partitions of some keys and ranges, in their order.
+// picked returns the partitions of some keys and ranges, in their order. A text that is a key is no range, and a list
+// of texts with commas between them only if it is no key.
 func picked(dataset string, all []storage.Partition, wanted []string) ([]storage.Partition, error) {
-	chosen := map[string]bool{}
+	chosen, keys := map[string]bool{}, map[string]bool{}
+	for _, p := range all {
+		keys[p.Key] = true
+	}
+	var texts []string
 	for _, text := range wanted {
+		if keys[text] {
+			chosen[text] = true
+			continue
+		}
+		texts = append(texts, strings.Split(text, ",")...)
+	}
+
+	for _, text := range texts {
 		from, to, isRange := strings.Cut(text, "..")
 		if !isRange {
 			to = from

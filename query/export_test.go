@@ -72,3 +72,25 @@ func TestPicked(t *testing.T) {
 		require.Equal(t, kind, fault.KindOf(err), text)
 	}
 }
+
+// What is a key is that partition, whatever stands in it.
+func TestPartitionsArePickedByKeyFirst(t *testing.T) {
+	t.Parallel()
+	all := []storage.Partition{{Key: "a"}, {Key: "a,b"}, {Key: "a..c"}, {Key: "b"}, {Key: "c"}, {Key: "z..y"}}
+	for text, want := range map[string][]string{
+		"a..c": {"a..c"}, "z..y": {"z..y"}, "a,b": {"a,b"}, "a,c": {"a", "c"}, "b..c": {"b", "c"}, "c..": {"c", "z..y"},
+		"a": {"a"},
+	} {
+		found, err := picked("d", all, []string{text})
+		require.NoError(t, err, text)
+		var keys []string
+		for _, p := range found {
+			keys = append(keys, p.Key)
+		}
+		require.Equal(t, want, keys, text)
+	}
+	for text, says := range map[string]string{"x": `no partition "x"`, "c..b": "ends before it begins", "a,x": `"x"`} {
+		_, err := picked("d", all, []string{text})
+		require.ErrorContains(t, err, says, text)
+	}
+}

@@ -299,16 +299,24 @@ func TestNoRouteTakesTheOrgFromTheRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01")
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/v1/dags?org=acme&org_id=acme", nil)
-	require.NoError(t, err)
-	request.Header.Set("Authorization", "Bearer "+w.tokens[foreign])
-	request.Header.Set("X-Org", "acme")
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"items": []}`, string(text))
+	list := func(query string) (status int, body string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/v1/dags"+query, nil)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer "+w.tokens[foreign])
+		request.Header.Set("X-Org", "acme")
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response.StatusCode, string(text)
+	}
+
+	_, body := list("")
+	require.JSONEq(t, `{"items": []}`, body)
+	status, body := list("?org=acme&org_id=acme")
+	require.Equal(t, http.StatusUnprocessableEntity, status)
+	require.NotContains(t, body, "readings")
 }
 
 // endless is a request body that never ends and has no length.

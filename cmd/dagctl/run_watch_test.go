@@ -109,6 +109,12 @@ func TestARunIsWatchedToItsEnd(t *testing.T) {
 	// A task of a manual job.
 	require.Contains(t, must(t, w.env(t, writer), "run", "readings/note", "--payload", `{"text": "hello"}`, "--watch"),
 		"1 task completed.")
+	// Those of a batch.
+	batch := filepath.Join(t.TempDir(), "notes.ndjson")
+	notes := `{"payload": {"text": "a"}}` + "\n" + `{"payload": {"text": "b"}}`
+	require.NoError(t, os.WriteFile(batch, []byte(notes), 0o600))
+	require.Contains(t, must(t, w.env(t, writer), "run", "readings/note", "--batch", batch, "--watch"),
+		"2 tasks completed.")
 	// A source that cannot be read.
 	require.NoError(t, os.RemoveAll(filepath.Join(w.roots, "landing")))
 	unread := dagctl(t, w.env(t, writer), "run", "readings/landing", "--watch")

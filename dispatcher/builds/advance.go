@@ -392,7 +392,10 @@ func (bs *Builds) failBuild(ctx context.Context, b registry.Build, reason string
 		if err := bs.releaseLive(ctx, tx, b.ID, now); err != nil {
 			return err
 		}
-		return bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now)
+		if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now); err != nil {
+			return err
+		}
+		return bs.EndUnwanted(ctx, tx, b.OrgID, b.DAG, b.ID, now)
 	})
 	if err == nil {
 		bs.log.Warn("build failed", "dag", b.DAG, "version", b.Number, "reason", reason)

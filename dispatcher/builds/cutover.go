@@ -247,6 +247,9 @@ func (bs *Builds) Swap(
 	if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonSuperseded, now); err != nil {
 		return false, err
 	}
+	if err := bs.EndUnwanted(ctx, tx, b.OrgID, b.DAG, b.ID, now); err != nil {
+		return false, err
+	}
 	if err := bs.judgeRefused(ctx, tx, before, jobs, ready.rows, now); err != nil {
 		return false, err
 	}
@@ -298,6 +301,9 @@ func (bs *Builds) Abandon(ctx context.Context, caller authz.Caller, dagName stri
 			return err
 		}
 		if err := bs.CancelUnused(ctx, tx, caller.OrgID, dagName, tasks.ReasonAbandoned, now); err != nil {
+			return err
+		}
+		if err := bs.EndUnwanted(ctx, tx, caller.OrgID, dagName, uuid.Nil, now); err != nil {
 			return err
 		}
 		return authz.Audit(ctx, tx, caller, "dag.abandon", fmt.Sprintf("%s v%d", dagName, number), nil)
@@ -356,4 +362,20 @@ func (bs *Builds) CancelUnused(
 		tasks.AddFreed(freed, org, keys)
 	}
 	return bs.tasks.ReleaseAll(ctx, tx, freed, now)
+}
+
+// EndUnwanted ends the dead tasks of a DAG that no version in work has any more. Those of the version that is kept
+// stay: they show what a build failed for.
+func (bs *Builds) EndUnwanted(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, kept uuid.UUID, now time.Time,
+) error {
+	dead, err := tasks.DeadOrigins(ctx, tx, org)
+	if err != nil {
+		return err
+	}
+	unwanted, err := deploy.Unwanted(ctx, tx, org, dagName, dead, kept)
+	if err != nil {
+		return err
+	}
+	return bs.tasks.EndUnwanted(ctx, tx, unwanted, now)
 }

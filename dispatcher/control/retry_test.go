@@ -182,6 +182,57 @@ func TestRetryOfACanceledTask(t *testing.T) {
 	require.ErrorContains(t, err, "no version runs any more")
 }
 
+// Nobody can do anything about the dead tasks of a version that another one replaced, or of a DAG that is deleted: they
+// end with it, and a deploy of the same document takes their work up again.
+func TestDeadTasksEndWithTheirDefinition(t *testing.T) {
+	t.Parallel()
+	dead := func(w *dispatchertest.World) int { return w.Count(`SELECT FROM waiting WHERE reason = 'dead'`) }
+	fail := func(w *dispatchertest.World, tag string) {
+		deployed := w.Deploy(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: "+tag))
+		w.Settle()
+		status, _ := w.Status(deployed.Version.ID)
+		require.Equal(t, registry.Failed, status)
+	}
+	for name, c := range map[string]struct {
+		end  func(w *dispatchertest.World)
+		left int
+	}{
+		"replaced by one that serves": {func(w *dispatchertest.World) {
+			w.Probe.On("made", nil)
+			w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: o"))
+		}, 0},
+		"replaced by one that fails": {func(w *dispatchertest.World) { fail(w, "p") }, 1},
+		"the DAG is deleted": {func(w *dispatchertest.World) {
+			_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "pair", nil, time.Now())
+			require.NoError(t, err)
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.PairWorld(t)
+			w.Probe.On("made", func(context.Context, *operators.Task) (operators.Result, error) {
+				return operators.Result{}, operators.Permanent(errors.New("never"))
+			})
+			fail(w, "n")
+			require.Equal(t, 1, dead(w), "what the version failed for is told")
+			var id uuid.UUID
+			w.Row(`SELECT task_id FROM waiting WHERE reason = 'dead'`)(&id)
+
+			c.end(w)
+			require.Equal(t, "Canceled superseded", w.Task(id))
+			require.Equal(t, c.left, dead(w))
+			groups, err := w.D.Views.ErrorGroups(t.Context(), w.Caller, views.TaskSelection{Dead: true})
+			require.NoError(t, err)
+			require.Len(t, groups, c.left)
+			w.Check()
+
+			w.Probe.On("made", nil)
+			w.Serve(dispatchertest.Edit(dispatchertest.Pair, "tag: m", "tag: n"))
+			require.Equal(t, []string{"n(a)"}, w.Read("pair_made")[dispatchertest.FirstDay])
+		})
+	}
+}
+
 // A running task learns of its cancellation, and of its timeout, while it runs.
 func TestARunIsStopped(t *testing.T) {
 	t.Parallel()

@@ -131,6 +131,27 @@ func (st *Store) EndUnlisted(
 		origin, listed)
 }
 
+// DeadOrigins lists the origins of an org that have dead tasks.
+func DeadOrigins(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `SELECT DISTINCT origin_job_id FROM waiting WHERE org_id = $1 AND reason = $2`,
+		org, WaitDead)
+	if err != nil {
+		return nil, fmt.Errorf("origins of dead tasks: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// EndUnwanted ends the dead tasks of origins that no version runs any more: nothing could be done about them. Should
+// their work be wanted again, Create takes them up again. The caller holds the lock of their DAG.
+func (st *Store) EndUnwanted(ctx context.Context, tx pgx.Tx, origins []uuid.UUID, now time.Time) error {
+	if len(origins) == 0 {
+		return nil
+	}
+	_, err := endDead(ctx, tx, "no version runs its definition any more", now, `w.origin_job_id = ANY($6)`, `true`,
+		origins)
+	return err
+}
+
 // UnitPrefix begins the dedupe keys of the tasks that read the units of a source.
 const UnitPrefix = "source:"
 

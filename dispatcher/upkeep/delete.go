@@ -107,6 +107,9 @@ func (u *Upkeep) DeleteDAG(
 		if err := u.builds.CancelUnused(ctx, tx, caller.OrgID, dagName, tasks.ReasonSuperseded, now); err != nil {
 			return err
 		}
+		if err := u.builds.EndUnwanted(ctx, tx, caller.OrgID, dagName, uuid.Nil, now); err != nil {
+			return err
+		}
 
 		detail := map[string]any{"version": deleted.Version, "datasets": len(deleted.Datasets), "consents": given}
 		if err := authz.Audit(ctx, tx, caller, "dag.delete", dagName, detail); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/registry"
@@ -59,8 +60,8 @@ func (e *explainer) source(ctx context.Context, job *registry.Job, key string) (
 
 // pressure returns the reasons for which everything waits that brings a DAG more work: too much is queued, or a quota
 // of the org is used up.
-func (e *explainer) pressure(ctx context.Context, dag string) (reasons []Reason, err error) {
-	p, err := pressure.Current(ctx, e.tx, e.caller.OrgID, dag)
+func (e *explainer) pressure(ctx context.Context, dagName string) (reasons []Reason, err error) {
+	p, err := pressure.Current(ctx, e.tx, e.caller.OrgID, dagName)
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +95,8 @@ func sourceReasons(f firing, wanted bool) []Reason {
 	}
 
 	switch {
+	case f.kind == dag.SourceDeploy:
+		return append(reasons, Reason{Code: whySourceIdle, Detail: f.kind})
 	case f.kind == "manual":
 		return append(reasons, Reason{Code: whySourceManual})
 	case !f.registered && f.failed != "":

@@ -30,6 +30,8 @@ func TestSourceReasons(t *testing.T) {
 			[]string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions"}},
 		"not read": {firing{kind: "poll", failed: "unplugged"}, true,
 			[]string{"the source could not be read: unplugged"}},
+		"seed": {firing{kind: "deploy", registered: true}, false, []string{
+			"its rows are those of the DAG's version, and change with a deploy"}},
 		"webhook": {firing{kind: "webhook", registered: true}, true, []string{"the source waits for its webhook"}},
 	} {
 		t.Run(name, func(t *testing.T) {

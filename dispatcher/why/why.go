@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -344,7 +345,12 @@ var sourceWordings = map[Code]wording{
 		return "the source fires next" + at(r.Until)
 	}},
 	whySourceManual: {"a source", fixed("the source runs when somebody asks for it")},
-	whySourceIdle:   {"a source", func(r Reason) string { return "the source waits for its " + r.Detail }},
+	whySourceIdle: {"a source", func(r Reason) string {
+		if r.Detail == dag.SourceDeploy {
+			return "its rows are those of the DAG's version, and change with a deploy"
+		}
+		return "the source waits for its " + r.Detail
+	}},
 	whySourceFailed: {"a source", func(r Reason) string { return "the source could not be read" + saying(r.Error) }},
 	whySourceLacks: {"a source", func(r Reason) string {
 		return fmt.Sprintf("the source was read%s, but this is not among its %s%s",

@@ -247,8 +247,8 @@ func (h *host) text(ctx context.Context, t engine.Text) (read engine.TextRead, e
 		keep = bad.Add
 	}
 
-	read.Result, err = textfile.Job{Declaration: t.Declaration, Zone: zone, Standing: t.Standing}.Convert(ctx, t.Files,
-		t.Target, keep)
+	job := textfile.Job{Declaration: t.Declaration, Zone: zone, Standing: t.Standing, Required: t.Required}
+	read.Result, err = job.Convert(ctx, t.Files, t.Target, keep)
 	if errors.Is(err, textfile.ErrUnknown) {
 		return engine.TextRead{Unknown: true}, nil
 	}

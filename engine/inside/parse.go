@@ -107,9 +107,6 @@ func (h *host) expand(ctx context.Context, e engine.Expand) (expanded dag.Expand
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		expanded.Macros = append(expanded.Macros, all[name].Name)
 	}
-	if len(expanded.Faults) > 0 {
-		return expanded, nil
-	}
 
 	for _, statement := range e.Statements {
 		written, err := session.Expand(ctx, statement, all)

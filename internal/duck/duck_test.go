@@ -134,6 +134,8 @@ func TestParse(t *testing.T) {
 		{query: "SELECT * FROM main.t", err: "plain names"},
 		{query: "SELECT * FROM memory.main.t", err: "plain names"},
 		{query: "FROM (DESCRIBE t)", err: "not allowed"},
+		{query: "SELECT *\nFROM t AT (VERSION => 1)", err: "t AT (…) is not allowed (line 2, column 6): a statement"},
+		{query: "FROM t AT (TIMESTAMP => now())", err: "t AT (…) is not allowed"},
 		{query: "SHOW TABLES", err: "not allowed"},
 		{query: "FROM READ_CSV('x')", err: "table function read_csv"},
 		{query: `FROM "read_csv"('x')`, err: "table function read_csv"},

@@ -145,29 +145,41 @@ func (s *Session) written(ctx context.Context, tree map[string]any) (query strin
 	return query, err
 }
 
-// writeOut writes the macros out that a macro calls.
-func (s *Session) writeOut(ctx context.Context, m *Macro, all Macros) error {
+// writeOut writes the macros out that a macro calls. A macro that calls one of no use is of no use either, and only the
+// other has a fault.
+func (s *Session) writeOut(ctx context.Context, m *Macro, all Macros) {
 	switch m.state {
-	case writtenOut:
-		return nil
+	case writtenOut, unusable:
+		return
 	case opened:
-		return fault.New(fault.Invalid, "macro %q calls itself%s", m.Name, placeAt(m.text, m.at))
+		m.state = unusable
+		m.fault = fault.New(fault.Invalid, "macro %q calls itself%s", m.Name, placeAt(m.text, m.at))
+		return
 	}
 	m.state = opened
 
-	var called []string
 	find := expansion{all: all}
 	each([]any{m.body, defaults(m)}, func(n map[string]any) {
-		if name := find.callee(n); name != "" {
-			called = append(called, name)
+		name := find.callee(n)
+		if name == "" || m.state == unusable {
+			return
+		}
+		if s.writeOut(ctx, all[name], all); all[name].state == unusable {
+			m.state = unusable
 		}
 	})
-	for _, name := range called {
-		if err := s.writeOut(ctx, all[name], all); err != nil {
-			return err
-		}
+	if m.state == unusable {
+		return
 	}
 
+	m.state = writtenOut
+	if m.fault = s.writeBody(ctx, m, all); m.fault != nil {
+		m.state = unusable
+	}
+}
+
+// writeBody writes out what the body and the defaults of a macro call, which is written out itself.
+func (s *Session) writeBody(ctx context.Context, m *Macro, all Macros) error {
 	x := expansion{all: all, text: m.text, reads: map[string]string{}, ctes: map[string]bool{}}
 	names := func(n map[string]any) bool {
 		name, plain := plainColumn(n)
@@ -176,6 +188,7 @@ func (s *Session) writeOut(ctx context.Context, m *Macro, all Macros) error {
 	if err := s.nameItems(ctx, m.body, names); err != nil {
 		return err
 	}
+
 	m.body, _ = x.expand(m.body).(map[string]any)
 	for i, p := range m.params {
 		if p.byDefault != nil {
@@ -186,7 +199,6 @@ func (s *Session) writeOut(ctx context.Context, m *Macro, all Macros) error {
 		x.err = x.captured()
 	}
 	m.reads = slices.Compact(slices.Sorted(slices.Values(slices.Concat(m.reads, slices.Collect(maps.Keys(x.reads))))))
-	m.state = writtenOut
 	return x.err
 }
 

@@ -21,7 +21,8 @@ type Macro struct {
 	reads  []string       // relations that the body names, in lower case
 	text   string         // of its file
 	at     int            // where in it the macro begins
-	state  int            // of its body: as it was read, being written out, or written out
+	state  int            // of its body: as it was read, being written out, written out, or none of use
+	fault  error          // what is wrong with it itself
 }
 
 // The states of a macro's body.
@@ -29,6 +30,7 @@ const (
 	asRead = iota
 	opened
 	writtenOut
+	unusable
 )
 
 // parameter is a parameter of a macro, in lower case.
@@ -43,8 +45,8 @@ type Macros map[string]*Macro
 // mostMacros is how many macros a DAG may have.
 const mostMacros = 1000
 
-// ReadMacros reads files of CREATE MACRO statements, and returns what is wrong with each file. It creates nothing:
-// macros are written out where they are called.
+// ReadMacros reads files of CREATE MACRO statements, and returns the macros that can be used and what is wrong with
+// each file. It creates nothing: macros are written out where they are called.
 func (s *Session) ReadMacros(ctx context.Context, files []string) (Macros, [][]*fault.Error, error) {
 	all, inFile, faults := Macros{}, map[string]int{}, make([][]*fault.Error, len(files))
 	refuse := func(file int, err error) error {
@@ -79,13 +81,22 @@ func (s *Session) ReadMacros(ctx context.Context, files []string) (Macros, [][]*
 		}
 	}
 
-	for _, name := range sortedKeys(all) {
-		err := s.checkMacro(ctx, all[name], all)
-		if err == nil {
-			err = s.writeOut(ctx, all[name], all)
+	names := sortedKeys(all)
+	for _, name := range names {
+		if err := s.checkMacro(ctx, all[name], all); err != nil {
+			all[name].state, all[name].fault = unusable, err
 		}
-		if err := refuse(inFile[name], err); err != nil {
+	}
+	for _, name := range names {
+		s.writeOut(ctx, all[name], all)
+	}
+	for _, name := range names {
+		m := all[name]
+		if err := refuse(inFile[name], m.fault); err != nil {
 			return nil, nil, err
+		}
+		if m.state == unusable {
+			delete(all, name)
 		}
 	}
 	return all, faults, nil

@@ -273,12 +273,19 @@ func (r *relationScan) table(n map[string]any, ctes []string) {
 		r.err = fault.New(fault.Invalid, "%s.%s is not allowed: relations are plain names", qualifier, name)
 		return
 	}
+	position, _ := n["query_location"].(json.Number)
+	if n["at_clause"] != nil {
+		r.err = fault.New(fault.Invalid, "%s AT (…) is not allowed%s: a statement reads its relations as they are at "+
+			"one moment", name, lineOf(r.query, position)).
+			WithHint("leave it out; `dagctl query --at TIME` reads what was served then")
+		return
+	}
+
 	if slices.Contains(ctes, sqltext.Lower(name)) {
 		return
 	}
 	if _, ok := r.seen[sqltext.Lower(name)]; !ok {
 		r.seen[sqltext.Lower(name)] = name
-		position, _ := n["query_location"].(json.Number)
 		r.places[sqltext.Lower(name)] = lineOf(r.query, position)
 	}
 }

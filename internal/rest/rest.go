@@ -101,7 +101,8 @@ func (a *API) HandlerOf(chosen func(pattern string) bool) http.Handler {
 }
 
 // Register adds an operation. The body is limited to DefaultMaxBody and the handler to the API's timeout, unless the
-// operation sets other limits (MaxBodyBytes, WithTimeout). Its errors become Problems.
+// operation sets other limits (MaxBodyBytes, WithTimeout). Its errors become Problems. A query may have the parameters
+// of the input and no others, unless the operation allows it (WithAnyQuery).
 func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	timeout := a.timeout
 	if d, ok := op.Metadata[timeoutKey].(time.Duration); ok {
@@ -123,7 +124,7 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 		ctx, cancel := limitTime(hc.Context(), w, timeout)
 		defer cancel()
 		next(huma.WithContext(hc, ctx))
-	}}, op.Middlewares...)
+	}}, append(op.Middlewares, refuseUnknown)...)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		err := checkTimes(in)
 		var out *O

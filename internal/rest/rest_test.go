@@ -203,6 +203,49 @@ func TestHostileBodies(t *testing.T) {
 	require.Empty(t, lines.String(), "nothing of a client's making is an error of the server")
 }
 
+// A parameter that is misspelt is no filter, so that its request would answer with everything.
+func TestUnknownQueryParameters(t *testing.T) {
+	t.Parallel()
+	api, _ := newTestAPI(t, Config{})
+	type input struct {
+		PageInput
+		Status string `query:"status"`
+	}
+	list := func(_ context.Context, in *input) (*struct{ Body string }, error) {
+		return &struct{ Body string }{in.Status}, nil
+	}
+	Register(api, huma.Operation{OperationID: "things", Method: "GET", Path: "/things"}, list)
+	Register(api, WithAnyQuery(huma.Operation{OperationID: "hook", Method: "GET", Path: "/hook"}), list)
+	failing(api, nil)
+
+	for query, want := range map[string]struct {
+		status     int
+		says, hint string
+	}{
+		"status=a&limit=3&cursor=": {200, "", ""},
+		"":                         {200, "", ""},
+		"statsu=a":                 {422, "statsu is no parameter of this request", `did you mean "status"?`},
+		"Status=a":                 {422, "Status is no parameter of this request", `did you mean "status"?`},
+		"x=1":                      {422, "x is no parameter", "its parameters are cursor, limit, status"},
+		"x=1&limits=2":             {422, "2 places are wrong", `did you mean "limit"?`},
+	} {
+		w := send(api, "GET", "/things?"+query, "")
+		require.Equal(t, want.status, w.Code, query)
+		if want.status == 200 {
+			continue
+		}
+		p := problemIn(t, w)
+		require.Contains(t, p.Detail, want.says, query)
+		require.Equal(t, want.hint, p.Hint, query)
+		require.NotEmpty(t, p.RequestID)
+		require.True(t, strings.HasPrefix(p.Errors[0].Location, "query."), query)
+	}
+	require.Equal(t, 200, send(api, "GET", "/hook?statsu=a", "").Code)
+	w := send(api, "POST", "/item?force=1", `{"name": "ab", "count": 1}`, "Content-Type", "application/json")
+	require.Equal(t, 422, w.Code)
+	require.Equal(t, "leave it out: the request has no query", problemIn(t, w).Hint)
+}
+
 func TestMaxBodyOfAnOperation(t *testing.T) {
 	t.Parallel()
 	api, _ := newTestAPI(t, Config{})

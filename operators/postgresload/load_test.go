@@ -212,12 +212,17 @@ func TestLoadsOfInheritedPartitions(t *testing.T) {
 		{"days", "replace_partition, partition_column: day", ""},
 		{"whole", "replace", ""},
 		{"whole", "replace_partition, partition_column: day", "replace_partition needs partitions"},
+		{"days", "append", ""},
+		{"whole", "append", ""},
+		{"segments", "append", "and that is none of a cursor"},
+		{"segments", "upsert, key: [id]", ""},
 	} {
 		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(`
 name: loading
 jobs:
   - { name: days, operator: command, source: { kind: manual }, partition_by: { time: day } }
   - { name: whole, operator: command, source: { kind: manual } }
+  - { name: segments, operator: command, source: { kind: manual }, partition_by: { cursor: id } }
   - { name: load, operator: postgres_load, outputs: 0, inputs: [{ from: { job: ` + c.from + ` }}],
       config: { host: db, database: d, user: u, table: t, mode: ` + c.mode + ` } }
 `)}, catalog)

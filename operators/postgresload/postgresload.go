@@ -154,9 +154,12 @@ func checkPartitions(job *dag.Job) *dag.ConfigError {
 		return fault
 	}
 	same := len(job.Inputs) == 1 && job.Inputs[0].Map.Kind == dag.MapSame
+	cursor := job.PartitionBy.Kind == dag.ByCursor || slices.ContainsFunc(job.Inputs, func(in dag.Input) bool {
+		return in.Upstream != nil && in.Upstream.Kind == dag.ByCursor
+	})
 
 	switch {
-	case c.Mode == appending && (!same || job.PartitionBy.Kind == dag.ByCursor):
+	case c.Mode == appending && (!same || cursor):
 		return &dag.ConfigError{Key: "mode", Message: onePartition}
 	case c.Mode == replace && job.PartitionBy.Kind != "":
 		return &dag.ConfigError{Key: "mode", Message: "replace needs a job without partitions: each partition would " +

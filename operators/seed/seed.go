@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -86,6 +87,9 @@ func look(given map[string]any) (r table, refused *dag.ConfigError) {
 	}
 
 	reading, _, err := textfile.Table(context.Background(), r.Declaration, []byte(r.CSV))
+	if errors.Is(err, textfile.ErrAbsent) {
+		return r, &dag.ConfigError{Key: "types", Message: fault.Text(err)}
+	}
 	if err != nil {
 		return r, &dag.ConfigError{Key: "csv", Message: fault.Text(err)}
 	}

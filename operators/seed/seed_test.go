@@ -47,6 +47,9 @@ func TestConformance(t *testing.T) {
 			Refused: "column note has no value that shows its type"},
 		operatortest.Case{Name: "too much", Config: map[string]any{"csv": "a\n" + strings.Repeat("b\n", 1<<19)},
 			Refused: "more than 1048576 bytes"},
+		operatortest.Case{Name: "a type of no column", Config: map[string]any{"csv": "code,rate\na,1\n",
+			"types": map[string]any{"rat": "DOUBLE"}},
+			Refused: `types: the table has no column "rat": line 1 names code, rate; did you mean "rate"?`},
 		operatortest.Case{Name: "a type that is none", Config: map[string]any{"csv": "a\nb\n",
 			"types": map[string]any{"a": "NUMBR"}}, Refused: "NUMBR"},
 	)

@@ -19,6 +19,7 @@ type Job struct {
 	Declaration
 	Standing *Reading       // nil: nothing stands yet
 	Zone     *time.Location // of times without an offset in columns declared as instants; nil: UTC
+	Required string         // the column in which every row has a value; empty: none
 	Progress func(rows int64)
 }
 
@@ -92,6 +93,7 @@ type conversion struct {
 	take    func(row []value) error
 	bad     func(Bad) error
 	row     []value
+	needs   int // the index of the required column; -1: none
 }
 
 func (c *conversion) run(ctx context.Context) error {
@@ -100,12 +102,26 @@ func (c *conversion) run(ctx context.Context) error {
 		return err
 	}
 	c.row = make([]value, len(c.types))
+	c.needs = slices.IndexFunc(c.reading.Columns, func(column Column) bool {
+		return c.Required != "" && sqltext.Same(column.Name, c.Required)
+	})
 	if c.reading.Format == "csv" {
 		err = c.csv(ctx, in)
 	} else {
 		err = c.json(ctx, in)
 	}
 	return errors.Join(err, in.Close())
+}
+
+// isMissing is what is wrong with a row that has no value in the required column.
+const isMissing = "the row has no value there, by which rows are split into partitions"
+
+// taken takes a row whose values fit.
+func (c *conversion) taken(r row) error {
+	if c.needs >= 0 && c.row[c.needs].null {
+		return c.refuse(r, c.reading.Columns[c.needs].Name, "", isMissing)
+	}
+	return c.take(c.row)
 }
 
 // refuse notes a row that does not fit.
@@ -269,7 +285,7 @@ func (c *conversion) csvRow(r row, from []int) error {
 		}
 		c.row[i] = v
 	}
-	return c.take(c.row)
+	return c.taken(r)
 }
 
 func (c *conversion) json(ctx context.Context, in io.Reader) error {
@@ -320,5 +336,5 @@ func (c *conversion) jsonRow(r record, at map[string]int) error {
 		}
 		c.row[column] = v
 	}
-	return c.take(c.row)
+	return c.taken(whole)
 }

@@ -5,14 +5,20 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/spelling"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
 // tableName is what a table is called where a file has to have a name. Errors are without it.
 const tableName = "the table"
+
+// ErrAbsent is why a declaration of a column's type is refused.
+var ErrAbsent = errors.New("the table has no column")
 
 // Table looks at the text of a small CSV file, whose first line names the columns, and writes nothing. It returns the
 // reading, in which every column has a type, and the number of rows. What does not fit is a fault.Invalid that says in
@@ -86,6 +92,17 @@ func (j Job) checkHeader(file File) error {
 			values++
 		}
 		names[sqltext.Lower(name)] = true
+	}
+	for _, declared := range slices.Sorted(maps.Keys(j.Types)) {
+		if !names[sqltext.Lower(declared)] {
+			columns := columnNames(first.fields, nil)
+			refusal := fault.New(fault.Invalid, "%w %q: line %d names %s", ErrAbsent, declared, first.line,
+				quoteAll(columns))
+			if near := spelling.Nearest(declared, columns); near != "" {
+				return refusal.WithHint("did you mean %q?", near)
+			}
+			return refusal.WithHint("take it out of `types`, or add the column to the table")
+		}
 	}
 	if values == len(first.fields) {
 		return fault.New(fault.Invalid, "line %d has values where the names of the columns should be: %s", first.line,

@@ -115,6 +115,12 @@ func (b Bad) String() string {
 	return text + " " + b.Reason
 }
 
+// Skipped reports whether the value is a time that the clocks of the zone skip.
+func (b Bad) Skipped() bool { return strings.HasSuffix(b.Reason, putForward) }
+
+// Untyped reports whether the value may fit another type.
+func (b Bad) Untyped() bool { return !b.Skipped() && b.Reason != isMissing }
+
 const (
 	maxShown = 200
 	maxKept  = 64 << 10

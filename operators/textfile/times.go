@@ -44,6 +44,9 @@ func parseMoment(text []byte) (m moment, ok bool) {
 	return m, m.zone
 }
 
+// putForward is why there is no such time in a zone.
+const putForward = "clocks were put forward"
+
 // instant returns the microseconds since 1970 in UTC. A moment that names no offset is one of the zone.
 func (m moment) instant(zone *time.Location) (int64, error) {
 	micros := m.days*day + m.micros
@@ -54,7 +57,7 @@ func (m moment) instant(zone *time.Location) (int64, error) {
 	year, month, of := local.Date()
 	at := time.Date(year, month, of, local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), zone)
 	if h, mi, s := at.Clock(); h != local.Hour() || mi != local.Minute() || s != local.Second() {
-		return 0, fmt.Errorf("is no time in %s: clocks were put forward", zone)
+		return 0, fmt.Errorf("is no time in %s: %s", zone, putForward)
 	}
 	return at.UnixMicro(), nil
 }

@@ -262,3 +262,21 @@ func EndTasks(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) ([]
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
+
+// Unwanted returns those of some origins that are a DAG's and neither in a version in work nor in the one that is kept.
+func Unwanted(
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, among []uuid.UUID, kept uuid.UUID,
+) ([]uuid.UUID, error) {
+	if len(among) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT j.origin_job_id FROM jobs j JOIN dag_versions v ON v.id = j.dag_version_id
+		WHERE j.origin_job_id = ANY($3) AND v.org_id = $1 AND v.dag_name = $2
+		GROUP BY 1 HAVING NOT bool_or(v.status IN ('Building', 'Ready', 'Active') OR v.id = $4)`,
+		org, dagName, among, kept)
+	if err != nil {
+		return nil, fmt.Errorf("unwanted origins of %s: %w", dagName, err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}

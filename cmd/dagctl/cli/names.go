@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -286,3 +287,16 @@ func (c *Client) plain() *Client {
 	plain.explains = false
 	return &plain
 }
+
+// Argument returns a path as a shell takes it for one argument that is no flag.
+func Argument(path string) string {
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path
+	}
+	if plainPath.MatchString(path) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,-]+$`)

@@ -48,3 +48,10 @@ func Fetch[T any](ctx context.Context, api *Client, path string, query url.Value
 	}
 	return all, nil
 }
+
+// FetchWhole returns the items of a list that has no pages.
+func FetchWhole[T any](ctx context.Context, api *Client, path string) ([]T, error) {
+	var list rest.List[T]
+	err := api.Get(ctx, path, nil, &list)
+	return list.Items, err
+}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -79,7 +78,7 @@ runs at once, SQL with checks, and the schema by which editors check and complet
 				return unwritten(schema, err)
 			}
 			fmt.Fprintln(c.Out, schema)
-			fmt.Fprintf(c.Err, "Next: `dagctl dev %s` runs it.\n", argument(dir))
+			fmt.Fprintf(c.Err, "Next: `dagctl dev %s` runs it.\n", cli.Argument(dir))
 			return nil
 		},
 	}
@@ -90,19 +89,6 @@ runs at once, SQL with checks, and the schema by which editors check and complet
 		cobra.FixedCompletions(templateNames, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
-
-// argument returns a path as a shell takes it for one argument that is no flag.
-func argument(path string) string {
-	if strings.HasPrefix(path, "-") {
-		path = "./" + path
-	}
-	if plain.MatchString(path) {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-}
-
-var plain = regexp.MustCompile(`^[A-Za-z0-9_./~:@%+,-]+$`)
 
 // unwritten returns the error of a file that the system does not let us write.
 func unwritten(place string, err error) error {

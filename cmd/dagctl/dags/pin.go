@@ -61,7 +61,7 @@ func listPins(c *cli.CLI, cmd *cobra.Command, dag string) error {
 	if err != nil {
 		return err
 	}
-	pins, err := cli.Fetch[registry.VersionPin](cmd.Context(), api, cli.DAGPath(dag)+"/pins", nil, cli.Page{Limit: 500})
+	pins, err := cli.FetchWhole[registry.VersionPin](cmd.Context(), api, cli.DAGPath(dag)+"/pins")
 	if err != nil {
 		return err
 	}

@@ -255,8 +255,7 @@ func SourcesCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			sources, err := cli.Fetch[views.SourceStatus](cmd.Context(), api, "/v1/sources",
-				nil, cli.Page{Limit: 500})
+			sources, err := cli.FetchWhole[views.SourceStatus](cmd.Context(), api, "/v1/sources")
 			if err != nil {
 				return err
 			}

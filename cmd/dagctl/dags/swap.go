@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
@@ -75,9 +76,19 @@ func previewAbandon(ctx context.Context, c *cli.CLI, api *cli.Client, dag string
 	}
 
 	return c.Print(found.Build, func(w io.Writer) {
-		fmt.Fprintf(w, "The build of %s v%d would stop. %s would be canceled, except for those that the active "+
-			"version needs too; what %s made stays.\n", dag, found.Building.Number,
-			plural.Of(int(found.Build.Open()+found.Build.Dead), "task"),
-			plural.Of(int(found.Build.Completed), "completed task"))
+		open, kept := found.Build.Open()+found.Build.Dead, ""
+		if found.Build.Completed > 0 {
+			kept = fmt.Sprintf(" What %s made stays.", plural.Of(int(found.Build.Completed), "completed task"))
+		}
+		what := fmt.Sprintf("The build of %s v%d would stop.", dag, found.Building.Number)
+		if found.Building.Status == registry.Ready {
+			what = fmt.Sprintf("%s v%d is built and ready, and would be given up: it could not be promoted any more.",
+				dag, found.Building.Number)
+		}
+		if open > 0 {
+			what += fmt.Sprintf(" %s would be canceled, except for those that the active version needs too.",
+				plural.Of(int(open), "task"))
+		}
+		fmt.Fprintln(w, what+kept)
 	})
 }

@@ -203,7 +203,7 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			path := cli.DatasetPath(args[0]) + "/versions"
-			generations, err := cli.Fetch[registry.Generation](cmd.Context(), api, path, nil, cli.Page{Limit: 500})
+			generations, err := cli.FetchWhole[registry.Generation](cmd.Context(), api, path)
 			if err != nil {
 				return err
 			}

@@ -34,18 +34,6 @@ func TestRuntimesThatTheConfigDoesNotMap(t *testing.T) {
 	require.Len(t, configured, 2, "the config stays as it is")
 }
 
-func TestShellWord(t *testing.T) {
-	t.Parallel()
-	for path, want := range map[string]string{
-		"/srv/ann/.dagctl/worker-token": "/srv/ann/.dagctl/worker-token",
-		"/my data/token":                "'/my data/token'",
-		"it's":                          `'it'\''s'`,
-		"$(rm -rf .)":                   "'$(rm -rf .)'",
-	} {
-		require.Equal(t, want, shellWord(path))
-	}
-}
-
 func TestFew(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, few([]string{dag.WholeKey}))

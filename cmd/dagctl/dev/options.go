@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/cmd/dagctl/dagfile"
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -70,7 +71,7 @@ func completeConfig(cfg *server.Config, dags []*dagfile.File, data *dataFolder, 
 	}
 	cfg.TaskKeys = []authz.TaskKey{key}
 	cfg.Hidden = []string{data.dir}
-	cfg.WorkerToken = "cat " + shellWord(data.path(workerTokenFile))
+	cfg.WorkerToken = "cat " + cli.Argument(data.path(workerTokenFile))
 
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("dagctl dev: %w", err)

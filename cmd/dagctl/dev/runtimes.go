@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -134,12 +133,4 @@ func (s *session) reportWaiting(ctx context.Context, d *dagfile.File) error {
 			s.workers.tokenCommand)
 	}
 	return nil
-}
-
-// shellWord quotes a path for a shell, if it needs quotes.
-func shellWord(path string) string {
-	if strings.Trim(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-") == "" {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

@@ -346,7 +346,7 @@ func (s *session) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "\nPages: `dagctl dev %s` serves them at %s\n", s.options.dir, s.api.Target.URL)
+	fmt.Fprintf(s.Out, "\nPages: `dagctl dev %s` serves them at %s\n", cli.Argument(s.options.dir), s.api.Target.URL)
 	if len(failed) > 0 {
 		list := strings.Join(failed, "; ")
 		fmt.Fprintf(s.Err, "%s not everything completed: %s\n", s.Style(s.Err).Bad("Error:"), list)

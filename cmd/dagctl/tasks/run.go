@@ -42,9 +42,10 @@ func RunCommand(c *cli.CLI) *cobra.Command {
 		Long: `Run a job now: create a task of a manual job, or a batch of them; read a source of the kinds poll and cron at
 once; or compute one partition of a job that has inputs.
 
---watch follows what that set off to its end: the task, the tasks that consumers make of its events, over all DAGs, and
-so on. It prints a line for each change, with -o json an object a line. The exit code is 0 if all ended well, and 1 if a
-task failed for good or was canceled. An interrupt ends the watching alone.`,
+--watch follows what that set off to its end: the task, or all of a batch, the tasks that consumers make of their
+events, over all DAGs, and so on. It prints a line for each change, with -o json an object a line, and says if a pause
+holds all that is open. The exit code is 0 if all ended well, and 1 if a task failed for good or was canceled. An
+interrupt ends the watching alone.`,
 		Example: `  dagctl run sales/landing --watch
   dagctl run sales/daily --partition 2026-01-31
   dagctl run mail/send --payload '{"to": "a@example.com"}' --idempotency-key welcome-17
@@ -84,7 +85,11 @@ task failed for good or was canceled. An interrupt ends the watching alone.`,
 				return err
 			}
 			if flags.watch {
-				return watchCaused(cmd.Context(), c, api, "/v1/tasks/"+enqueued[0].ID.String()+"/caused", nil)
+				paths := make([]string, len(enqueued))
+				for i, e := range enqueued {
+					paths[i] = "/v1/tasks/" + e.ID.String() + "/caused"
+				}
+				return watchCaused(cmd.Context(), c, api, nil, paths...)
 			}
 			return c.Print(enqueued, func(w io.Writer) {
 				for _, e := range enqueued {
@@ -121,7 +126,6 @@ func (r *runFlags) add(cmd *cobra.Command) {
 
 	for _, flag := range []string{
 		"payload", "metadata", "idempotency-key", "partition", "priority", "run-at", "max-attempts", "concurrency-key",
-		"watch",
 	} {
 		cmd.MarkFlagsMutuallyExclusive(flag, "batch")
 	}

@@ -60,7 +60,8 @@ func readNow(
 		return err
 	}
 	if watch {
-		return watchCaused(ctx, c, api, path+"/caused", url.Values{"since": {r.DueAt.Format(time.RFC3339Nano)}})
+		query := url.Values{"since": {r.DueAt.Format(time.RFC3339Nano)}}
+		return watchCaused(ctx, c, api, query, path+"/caused")
 	}
 	return c.Print(r, func(w io.Writer) {
 		if r.Asked {
@@ -92,7 +93,7 @@ func computeNow(
 		return err
 	}
 	if watch {
-		return watchCaused(ctx, c, api, backfillPath(job.DAG, b.ID.String())+"/caused", nil)
+		return watchCaused(ctx, c, api, nil, backfillPath(job.DAG, b.ID.String())+"/caused")
 	}
 	return c.Print(b, func(w io.Writer) {
 		fmt.Fprintf(w, "%s/%s computes %s anew; `dagctl backfill list %s` says how far it is.\n", job.DAG, job.Name,

@@ -75,42 +75,85 @@ type causedWatch struct {
 	c       *cli.CLI
 	last    map[uuid.UUID]string // what was printed of each task
 	trouble string               // of the source
+	paused  bool                 // whether it was said that a pause holds all that is open
+
+	over  []views.CausedTask // of what was followed to its end, each once
+	found map[uuid.UUID]bool // the tasks in over
+	more  bool
 }
 
-// watchCaused follows what something set off, by the path that tells, until nothing of it is open. It fails if
+// watchCaused follows what something set off, by the paths that tell, until nothing of it is open. It fails if
 // something of it did. An interrupt ends the watching, and nothing else.
-func watchCaused(ctx context.Context, c *cli.CLI, api *cli.Client, path string, query url.Values) error {
-	w := causedWatch{c: c, last: map[uuid.UUID]string{}}
-	progress := c.NewProgress()
+func watchCaused(ctx context.Context, c *cli.CLI, api *cli.Client, query url.Values, paths ...string) error {
+	w := causedWatch{c: c, last: map[uuid.UUID]string{}, found: map[uuid.UUID]bool{}}
+	for _, path := range paths {
+		if err := w.follow(ctx, api, path, query); err != nil {
+			if ctx.Err() != nil {
+				fmt.Fprintln(c.Err, "Not watched any longer; what was set off goes on. `dagctl tasks list` shows it.")
+			}
+			return err
+		}
+	}
+	return w.end()
+}
+
+// follow watches what one thing set off, by its path, until nothing of it is open.
+func (w *causedWatch) follow(ctx context.Context, api *cli.Client, path string, query url.Values) error {
+	progress := w.c.NewProgress()
 	defer progress.End()
 	for {
 		asked := time.Now()
 		var found views.Caused
-		err := api.Get(ctx, path, query, &found)
-		if err == nil {
-			progress.End()
-			w.show(found, time.Now())
-			if !found.Open {
-				return w.end(found)
-			}
-			if cli.IsTerminal(c.Err) {
-				s := summaryOf(found)
-				ended := s.Completed + s.Failed + s.Canceled
-				progress.Show(ended, s.Tasks, fmt.Sprintf("%d of %s ended", ended, plural.Of(s.Tasks, "task")))
-			}
-			if found.Until != nil {
-				query.Set("until", found.Until.Format(time.RFC3339Nano))
-			}
-			err = cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked)))
-		}
-
-		if ctx.Err() != nil {
-			progress.End()
-			fmt.Fprintln(c.Err, "Not watched any longer; what was set off goes on. `dagctl tasks list` shows it.")
-		}
-		if err != nil {
+		if err := api.Get(ctx, path, query, &found); err != nil {
 			return err
 		}
+		progress.End()
+		w.show(found, time.Now())
+		if !found.Open {
+			w.keep(found)
+			return nil
+		}
+
+		if cli.IsTerminal(w.c.Err) {
+			s := summaryOf(found)
+			ended := s.Completed + s.Failed + s.Canceled
+			progress.Show(ended, s.Tasks, fmt.Sprintf("%d of %s ended", ended, plural.Of(s.Tasks, "task")))
+		}
+		if found.Until != nil {
+			query.Set("until", found.Until.Format(time.RFC3339Nano))
+		}
+		if err := cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked))); err != nil {
+			return err
+		}
+	}
+}
+
+// keep notes how what was followed has ended. Tasks that several things set off count once.
+func (w *causedWatch) keep(found views.Caused) {
+	w.more = w.more || found.More
+	for _, t := range found.Tasks {
+		if !w.found[t.ID] {
+			w.found[t.ID] = true
+			w.over = append(w.over, t)
+		}
+	}
+}
+
+// sayPaused says once that nothing goes on before somebody ends a pause.
+func (w *causedWatch) sayPaused(found views.Caused) {
+	held := ""
+	for _, t := range found.Tasks {
+		if t.IsOpen() && t.Waiting != string(tasks.WaitPaused) {
+			return
+		}
+		if t.IsOpen() {
+			held = t.DAG + "/" + t.Job
+		}
+	}
+	if held != "" && !w.paused {
+		w.paused = true
+		fmt.Fprintf(w.c.Err, "All that is open waits for the end of a pause: `dagctl resume %s`, or the pause of its "+
+			"DAG or org. Ctrl-C ends the watching alone.\n", held)
 	}
 }
 
@@ -127,11 +170,12 @@ func (w *causedWatch) show(found views.Caused, now time.Time) {
 			w.print(change)
 		}
 	}
+	w.sayPaused(found)
 }
 
 // end prints how all ended, and returns an error where something did not end well.
-func (w *causedWatch) end(found views.Caused) error {
-	s := summaryOf(found)
+func (w *causedWatch) end() error {
+	s := summaryOf(views.Caused{Tasks: w.over, More: w.more})
 	w.print(taskChange{Event: "end", At: time.Now().UTC(), Summary: &s})
 	if !s.well() || w.trouble != "" {
 		return cli.ErrReported
