@@ -107,7 +107,12 @@ func (api *API) authorize(r *http.Request, rule Rule, caller Caller) error {
 		return nil
 	}
 
+	// Where the path names the DAG, the refusal for the DAG comes first, so that it is the same for what is hidden and
+	// for what is not there.
 	dag := r.PathValue("dag")
+	if dag != "" && !caller.May(rule.action, OnDAG(dag)) {
+		return Authorize(caller, rule.action, OnDAG(dag))
+	}
 	if hides {
 		var values []string
 		for _, param := range targetParams[rule.target] {

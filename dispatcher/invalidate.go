@@ -55,6 +55,9 @@ func (d *Dispatcher) Invalidate(
 		if err := tasks.LockDAGBriefly(ctx, tx, caller.OrgID, dataset.DAG); err != nil {
 			return err
 		}
+		if err := d.Registry.RequireStill(ctx, tx, caller, dataset); err != nil {
+			return err
+		}
 
 		segments, err := byCursor(dataset)
 		if err != nil {

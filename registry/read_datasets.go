@@ -247,6 +247,19 @@ func (r *Registry) Dataset(ctx context.Context, caller authz.Caller, name string
 	return found, nil
 }
 
+// RequireStill refuses to act on a dataset that the caller has found before the DAG's lock was held, if meanwhile it
+// was closed to the caller, deleted, or made by another DAG. Whoever acts as the owner, whom no wall holds back, asks
+// in the transaction that acts.
+func (r *Registry) RequireStill(ctx context.Context, tx pgx.Tx, caller authz.Caller, found Dataset) error {
+	now, err := r.FindDataset(ctx, tx, caller, found.Name)
+	if err == nil && (now.ID != found.ID || now.DAG != found.DAG) {
+		return fault.New(fault.Conflict, "dataset %s became another one meanwhile", found.Name).
+			WithHint("look at it again")
+	}
+	return err
+}
+
+// FindDataset finds a dataset that the caller may see, by its name or id.
 func (r *Registry) FindDataset(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (Dataset, error) {
 	args := []any{caller.OrgID, name, idOf(name)}
 	visible := VisibleTo(caller, &args)

@@ -39,7 +39,13 @@ func address(path, task string) string {
 	if strings.HasPrefix(path, "/v1/tokens/") {
 		values["{name}"] = "no-such-token"
 	}
-	return placeholder.ReplaceAllStringFunc(path, func(p string) string { return values[p] })
+	return placeholder.ReplaceAllStringFunc(path, func(p string) string {
+		value, known := values[p]
+		if !known {
+			panic(path + ": give the tests a value for " + p)
+		}
+		return value
+	})
 }
 
 // lastPart returns the last part of a path, which an answer may repeat because the request named it.
@@ -55,6 +61,7 @@ func lastPart(path string) string {
 // Further callers of org acme, which a test makes itself.
 const (
 	proposer, ofReadings, ofAnother = "proposer", "of-readings", "of-another"
+	ofVault, finance                = "of-vault", "finance"
 	member, disabled                = "member", "disabled" // users, with sessions
 )
 
@@ -109,27 +116,45 @@ func (w *world) session(t *testing.T, email, role string) string {
 // withPages gives the server the address at which people sign in.
 func withPages(cfg *server.Config) { cfg.BaseURL = "http://" + cfg.Listen }
 
-// hideable are the targets of which a caller may see none; TestNobodyActsOnWhatIsHidden tries each.
+// hideable are the targets of which a caller may see none.
 var hideable = map[authz.Target]bool{authz.TheJobs: true, authz.TheTasks: true, authz.TheTimers: true,
 	authz.TheDatasets: true, authz.TheBackfills: true, authz.TheBulk: true}
 
-// TestAccessMatrix calls every route as every kind of caller.
+// TestAccessMatrix calls every route as every kind of caller, on what its caller may read and on what is hidden. The
+// routes are those of the server's table: one without a rule, or whose object the test cannot name, fails.
 func TestAccessMatrix(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withPages)
+	t.Run("visible", testVisible)
+	t.Run("hidden", testHidden)
+}
+
+// everyCaller adds callers of all other kinds to a world, and returns what those may do that are known.
+func (w *world) everyCaller(t *testing.T) map[string]authz.Caller {
+	t.Helper()
 	w.tokens[disabled], w.tokens[member] = w.session(t, "gone@example.com", "admin"), w.session(t, "ada@example.com",
 		"writer")
 	must(t, w.env(t, admin), "users", "disable", "gone@example.com")
-	w.deployReadings(t, "2026-01-01")
-	someTask := w.tasks(t)[0].ID.String()
+	must(t, w.env(t, admin), "roles", "create", "role:finance")
 	callers := map[string]authz.Caller{reader: {Role: authz.RoleReader}, proposer: {Role: authz.RoleProposer},
 		writer: {Role: authz.RoleWriter}, member: {Role: authz.RoleWriter}, admin: {Role: authz.RoleAdmin},
 		foreign:    {Role: authz.RoleAdmin},
+		finance:    {Role: authz.RoleWriter, OrgRoles: []string{"role:finance"}},
 		ofReadings: {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "read*"}}},
+		ofVault:    {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "vau*"}}},
 		ofAnother:  {Role: authz.RoleReader, Grants: []authz.Grant{{Role: authz.RoleWriter, DAGs: "another-*"}}}}
-	for _, name := range []string{proposer, ofReadings, ofAnother} {
-		w.newToken(t, authz.NewToken{Name: name, Role: callers[name].Role, Grants: callers[name].Grants})
+	for _, name := range []string{proposer, finance, ofReadings, ofVault, ofAnother} {
+		w.newToken(t, authz.NewToken{Name: name, Role: callers[name].Role, Grants: callers[name].Grants,
+			OrgRoles: callers[name].OrgRoles})
 	}
+	return callers
+}
+
+func testVisible(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withPages)
+	callers := w.everyCaller(t)
+	w.deployReadings(t, "2026-01-01")
+	someTask := w.tasks(t)[0].ID.String()
 	someTimer := w.timer(t)
 	acme := regexp.MustCompile(`daily_highest|harbour|landing|token:writer`)
 	routes := w.app.API.Routes()
@@ -146,8 +171,7 @@ func TestAccessMatrix(t *testing.T) {
 		}
 		path := address(route.Path, some)
 		for _, caller := range []string{nobody, disabled, ofAnother, reader, proposer, ofReadings, writer, member,
-			admin,
-			foreign, anyWorker, anyTask, anyProvisioner} {
+			finance, admin, foreign, anyWorker, anyTask, anyProvisioner} {
 			if caller == member && strings.HasSuffix(route.Path, "sign-out") || route.Path == "/signout" {
 				continue // it would end the session
 			}

@@ -89,13 +89,7 @@ func TestTheSecondWallKeepsOrgsApart(t *testing.T) {
 	t.Parallel()
 	w := hide(t, withPages, withMisled(t))
 	w.timer(t)
-	mislead := func(on bool) {
-		w.exec(t, `DELETE FROM misled`)
-		if on {
-			w.exec(t, `INSERT INTO misled SELECT a.id, b.id FROM orgs a, orgs b
-				WHERE a.slug = 'acme' AND b.slug = 'umbrella'`)
-		}
-	}
+	mislead := func(on bool) { w.misleadAcme(t, on) }
 	do := func(c change) (int, string) {
 		return w.send(t, admin, c.method, c.path, "application/json", strings.NewReader(c.body))
 	}
@@ -112,18 +106,11 @@ func TestTheSecondWallKeepsOrgsApart(t *testing.T) {
 	}
 	changesNothing := func() {
 		t.Helper()
-		before := w.settled(t)
-		mislead(true)
-		for _, c := range all {
-			do(c)
-		}
-		mislead(false)
-		after := w.settled(t)
-		for table := range before {
-			removed, added := differences(before[table], after[table])
-			assert.Empty(t, removed, table)
-			assert.Empty(t, added, table)
-		}
+		w.unchangedBy(t, func() map[string][]string { return w.settled(t) }, func() {
+			for _, c := range all {
+				do(c)
+			}
+		})
 	}
 	succeed := func(changes []change) {
 		t.Helper()

@@ -60,6 +60,9 @@ func (bs *Builds) Rollback(
 		if _, err := bs.deployer.Judge(ctx, tx, b, lost, true); err != nil {
 			return err
 		}
+		if err := requireReadable(ctx, tx, caller, b); err != nil { // it may have been closed since it was found
+			return err
+		}
 		if err := registry.TakeAuthority(ctx, tx, caller, b.ID); err != nil {
 			return err
 		}
@@ -95,8 +98,7 @@ func (bs *Builds) Rollback(
 	return version.Version, err
 }
 
-// rollbackTarget finds the version to go back to. It refuses one that reads or makes what the caller may not read: with
-// it, generations would serve again into which the caller may not look.
+// rollbackTarget finds the version to go back to.
 func (bs *Builds) rollbackTarget(
 	ctx context.Context, caller authz.Caller, dagName string, to *int,
 ) (b registry.Build, err error) {
@@ -104,17 +106,23 @@ func (bs *Builds) rollbackTarget(
 		if b, err = deploy.RollbackTarget(ctx, tx, caller.OrgID, dagName, to); err != nil {
 			return err
 		}
-		if err := registry.RequireReadable(ctx, tx, caller, b.ID); err != nil {
-			return err
-		}
-		hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{b.ID})
-		if err != nil || !hidden[b.ID] {
-			return err
-		}
-		return fault.New(fault.Forbidden, "version %d makes what %s may not read", b.Number, caller.Actor).
-			WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
+		return requireReadable(ctx, tx, caller, b)
 	})
 	return b, err
+}
+
+// requireReadable refuses a version that reads or makes what the caller may not read: with it, generations would serve
+// again into which the caller may not look.
+func requireReadable(ctx context.Context, tx pgx.Tx, caller authz.Caller, b registry.Build) error {
+	if err := registry.RequireReadable(ctx, tx, caller, b.ID); err != nil {
+		return err
+	}
+	hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{b.ID})
+	if err != nil || !hidden[b.ID] {
+		return err
+	}
+	return fault.New(fault.Forbidden, "version %d makes what %s may not read", b.Number, caller.Actor).
+		WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
 }
 
 // behindAtOnce bounds how many rollbacks wait to catch up; the next sweep takes any more.

@@ -15,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -96,7 +97,61 @@ func (g *readGraph) remember(dag, input string) {
 	}
 }
 
-// Random deploys, promotions, rollbacks and changes of visibility: at any time everybody sees what the model says.
+// who is a caller of a history. The model knows of each which DAGs they may deploy, and their org roles.
+type who struct {
+	authz.Caller
+	deploys string // the names of DAGs, each one letter
+}
+
+// may reports whether a caller may make a version of a DAG serve, of which x reads input: they may deploy the DAG, and
+// read what its jobs read.
+func (g *readGraph) may(c who, dag, input string) bool {
+	if !strings.Contains(c.deploys, dag) {
+		return false
+	}
+	if c.Role == authz.RoleAdmin {
+		return true
+	}
+	of, _, _ := strings.Cut(input, "_")
+	for _, made := range g.made[of] {
+		if input != "" && g.closed(input, made, c.OrgRoles) {
+			return false
+		}
+	}
+	return !g.closed(dag+"_x", input, c.OrgRoles)
+}
+
+// callersOf returns everybody who takes steps: admins, people with each role on all DAGs or some, and another org's.
+func callersOf(w *dispatchertest.World, stranger authz.Caller) (all []who) {
+	add := func(name, deploys string, role authz.Role, grants []authz.Grant, roles ...string) {
+		all = append(all, who{authz.Caller{OrgID: w.Caller.OrgID, OrgSlug: w.Caller.OrgSlug, Actor: "token:" + name,
+			Role: role, Grants: grants, OrgRoles: roles}, deploys})
+	}
+	writes := func(dags string) []authz.Grant { return []authz.Grant{{Role: authz.RoleWriter, DAGs: dags}} }
+	add("admin", "abcd", authz.RoleAdmin, nil)
+	add("reader", "", authz.RoleReader, nil, "role:f", "role:h")
+	add("proposer", "", authz.RoleProposer, nil, "role:f", "role:h")
+	add("writer", "abcd", authz.RoleWriter, nil)
+	add("writer-f", "abcd", authz.RoleWriter, nil, "role:f")
+	add("writer-fh", "abcd", authz.RoleWriter, nil, "role:f", "role:h")
+	add("of-c", "c", authz.RoleReader, writes("c*"), "role:h")
+	add("of-d", "d", authz.RoleProposer, writes("d"))
+	return append(all, who{Caller: stranger})
+}
+
+// wholeOrg returns the rows of an org that steps change, as texts.
+func wholeOrg(t *testing.T, w *dispatchertest.World) (rows []string) {
+	t.Helper()
+	for _, table := range []string{"dag_versions", "datasets", "dataset_versions", "dag_current_versions", "tasks",
+		"jobs", "dataset_names", "audit_log"} {
+		rows = append(rows, dispatchertest.Texts(t, w.Pool, `SELECT to_jsonb(t)::text FROM `+table+` t
+			WHERE org_id = $1 ORDER BY 1`, w.Caller.OrgID)...)
+	}
+	return rows
+}
+
+// Random deploys, promotions, rollbacks and changes of visibility by callers of every kind: whoever may not do
+// something is refused and changes nothing, and at any time everybody sees what the model says.
 func TestReadRolesInRandomHistories(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -113,82 +168,147 @@ func TestReadRolesInRandomHistories(t *testing.T) {
 		w.Serve(g.document(dag, ""))
 		g.remember(dag, "")
 	}
+	callers := callersOf(w, w.Org("other").Caller)
 
 	inputs, previous := map[string]map[int]string{}, map[string]string{} // by version's number; what served before
+	refused, done := 0, 0
 	for range *readSteps {
 		n := random.IntN(len(g.dags))
 		dag := g.dags[n]
 		if inputs[dag] == nil {
 			inputs[dag] = map[int]string{1: ""}
 		}
+		c := callers[random.IntN(len(callers))]
+		if random.IntN(3) == 0 {
+			c = callers[0]
+		}
 		parked, waits := g.others[dag]
-		step := ""
+
+		// A step does something as the caller, whom a route authorizes before, and notes in the model what it did.
+		var (
+			step string
+			do   = authz.Deploy
+			may  bool
+			act  func() error
+			note func()
+		)
 		switch kind := random.IntN(10); {
 		case kind < 4: // who reads a dataset
 			dataset := dag + []string{"_x", "_y"}[random.IntN(2)]
 			to := registry.Visibility{Opened: random.IntN(3) == 0,
 				ReadRoles: [][]string{{}, {}, {"role:f"}, {"role:h"}, {"role:f", "role:h"}}[random.IntN(5)]}
-			_, err := w.D.Registry.SetVisibility(t.Context(), w.Caller, dataset, to)
-			require.NoError(t, err)
-			g.roles[dataset], g.opened[dataset] = to.ReadRoles, to.Opened
 			step = fmt.Sprintf("%s read by %v, opened: %t", dataset, to.ReadRoles, to.Opened)
-		case waits:
-			if kind < 7 {
-				_, err := w.D.Builds.Promote(t.Context(), w.Caller, dag, parked.Number)
-				require.NoError(t, err)
-				w.Settle()
-				previous[dag], g.served[dag] = g.served[dag], inputs[dag][parked.Number]
-			} else {
-				_, err := w.D.Builds.Abandon(t.Context(), w.Caller, dag)
-				require.NoError(t, err)
+			do, may = authz.Administer, c.Role == authz.RoleAdmin && c.deploys != ""
+			act = func() error {
+				_, err := w.D.Registry.SetVisibility(t.Context(), c.Caller, dataset, to)
+				return err
 			}
-			delete(g.others, dag)
-			step = fmt.Sprintf("promote or abandon %s v%d", dag, parked.Number)
+			note = func() { g.roles[dataset], g.opened[dataset] = to.ReadRoles, to.Opened }
+		case waits && kind < 7:
+			input := inputs[dag][parked.Number]
+			step, may = fmt.Sprintf("promote %s v%d", dag, parked.Number), g.may(c, dag, input)
+			act = func() error {
+				_, err := w.D.Builds.Promote(t.Context(), c.Caller, dag, parked.Number)
+				return err
+			}
+			note = func() {
+				previous[dag], g.served[dag] = g.served[dag], input
+				delete(g.others, dag)
+			}
+		case waits:
+			step, may = fmt.Sprintf("abandon %s v%d", dag, parked.Number), strings.Contains(c.deploys, dag)
+			act = func() error {
+				_, err := w.D.Builds.Abandon(t.Context(), c.Caller, dag)
+				return err
+			}
+			note = func() { delete(g.others, dag) }
 		case kind == 9 && previous[dag] != g.served[dag]:
-			_, err := w.D.Builds.Rollback(t.Context(), w.Caller, dag, builds.RollbackRequest{AllowMoves: true})
-			require.NoError(t, err)
-			w.Settle()
-			previous[dag], g.served[dag] = g.served[dag], previous[dag]
-			step = "roll back " + dag
+			// Who may read what the version before makes is for TestNobodyRollsBackToWhatIsHidden.
+			step, may = "roll back "+dag, strings.Contains(c.deploys, dag)
+			if may && c.Role != authz.RoleAdmin {
+				continue
+			}
+			act = func() error {
+				_, err := w.D.Builds.Rollback(t.Context(), c.Caller, dag, builds.RollbackRequest{AllowMoves: true})
+				return err
+			}
+			note = func() { previous[dag], g.served[dag] = g.served[dag], previous[dag] }
 		default: // another input, of an earlier DAG
 			input := ""
 			if n > 0 && random.IntN(4) > 0 {
 				input = g.dags[random.IntN(n)] + []string{"_x", "_y"}[random.IntN(2)]
 			}
-			if input == g.served[dag] {
+			another := c.OrgID != w.Caller.OrgID // it may have DAGs of such names
+			if input == g.served[dag] || another {
 				continue
 			}
 			park := random.IntN(3) == 0
-			deployed := w.Deploy(g.document(dag, input), func(r *registry.DeployRequest) {
-				activate := !park
-				r.Activate = &activate
-			})
-			w.Settle()
-			g.remember(dag, input)
-			inputs[dag][deployed.Version.Number] = input
-			if park {
-				g.others[dag] = deployed.Version
-			} else {
-				previous[dag], g.served[dag] = g.served[dag], input
-			}
 			step = fmt.Sprintf("deploy %s reading %q, parked: %t", dag, input, park)
+			may = g.may(c, dag, input)
+			var deployed registry.Deployment
+			act = func() (err error) {
+				as := *w.Tenant
+				as.Caller = c.Caller
+				deployed, err = as.TryDeploy(g.document(dag, input), func(r *registry.DeployRequest) {
+					activate := !park
+					r.Activate = &activate
+				})
+				return err
+			}
+			note = func() {
+				g.remember(dag, input)
+				inputs[dag][deployed.Version.Number] = input
+				if park {
+					g.others[dag] = deployed.Version
+				} else {
+					previous[dag], g.served[dag] = g.served[dag], input
+				}
+			}
 		}
 
+		step += " by " + c.Actor
 		t.Log(step)
-		for _, have := range [][]string{nil, {"role:f"}, {"role:h"}, {"role:f", "role:h"}} {
-			for _, role := range []authz.Role{authz.RoleReader, authz.RoleWriter} {
-				as := authz.Caller{OrgID: w.Caller.OrgID, OrgSlug: w.Caller.OrgSlug, Role: role, OrgRoles: have}
-				found, err := w.D.Registry.Datasets(t.Context(), as, registry.DatasetFilter{Limit: 100})
-				require.NoError(t, err)
-				names := []string{}
-				for _, d := range found {
-					names = append(names, d.Name)
-				}
-				require.Equal(t, g.visible(have), names, "after %s, as %s with %v: %+v", step, role, have, g)
-				if random.IntN(2) == 0 { // otherwise what an earlier step kept is out of date
-					w.D.Registry.KeepHidden(t.Context(), as)
-					requireKept(t, w, have)
-				}
+		before := wholeOrg(t, w)
+		err := authz.Authorize(c.Caller, do, authz.OnDAG(dag))
+		if err == nil {
+			err = act()
+		}
+		if may {
+			require.NoError(t, err, "%s: %+v", step, g)
+			w.Settle()
+			note()
+			done++
+		} else {
+			absent := fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) &&
+				strings.Contains(err.Error(), "which no DAG publishes")
+			require.Error(t, err, step)
+			known := c.OrgID == w.Caller.OrgID // to another org, there is nothing
+			require.True(t, !known || fault.Is(err, fault.Forbidden) || absent, "%s: %v: %+v", step, err, g)
+			w.Settle()
+			require.Equal(t, before, wholeOrg(t, w), "%s changed something", step)
+			refused++
+		}
+		requireSeen(t, w, g, random, step)
+	}
+	t.Logf("%d steps done, %d refused", done, refused)
+}
+
+// requireSeen checks that callers with each choice of org roles see what the model says.
+func requireSeen(t *testing.T, w *dispatchertest.World, g *readGraph, random *rand.Rand, step string) {
+	t.Helper()
+	for _, have := range [][]string{nil, {"role:f"}, {"role:h"}, {"role:f", "role:h"}} {
+		for _, role := range []authz.Role{authz.RoleReader, authz.RoleWriter} {
+			as := authz.Caller{OrgID: w.Caller.OrgID, OrgSlug: w.Caller.OrgSlug, Role: role, OrgRoles: have}
+			found, err := w.D.Registry.Datasets(t.Context(), as, registry.DatasetFilter{Limit: 100})
+			require.NoError(t, err)
+			names := []string{}
+			for _, d := range found {
+				names = append(names, d.Name)
+			}
+			require.Equal(t, g.visible(have), names, "after %s, as %s with %v: %+v", step, role, have, g)
+			if random.IntN(2) == 0 { // otherwise what an earlier step kept is out of date
+				w.D.Registry.KeepHidden(t.Context(), as)
+				requireKept(t, w, have)
 			}
 		}
 	}

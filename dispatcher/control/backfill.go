@@ -430,6 +430,9 @@ func (ctl *Control) DAGOfBackfill(ctx context.Context, caller authz.Caller, valu
 func (ctl *Control) CancelBackfill(
 	ctx context.Context, caller authz.Caller, dagName string, id uuid.UUID, now time.Time,
 ) (Backfill, error) {
+	if _, err := ctl.Backfill(ctx, caller, dagName, id); err != nil {
+		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)
+	}
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `UPDATE backfills SET status = 'Canceled', ended_at = $4, reason = $5
 			WHERE org_id = $1 AND dag_name = $2 AND id = $3 AND status = 'Running'`, caller.OrgID, dagName, id, now,

@@ -279,6 +279,9 @@ func (ctl *Control) Bulks(
 func (ctl *Control) CancelBulk(
 	ctx context.Context, caller authz.Caller, id uuid.UUID, now time.Time,
 ) (BulkAction, error) {
+	if _, err := ctl.Bulk(ctx, caller, id); err != nil {
+		return BulkAction{}, fault.Wrap(err, "cancel bulk action")
+	}
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		args := []any{caller.OrgID, id, now}
 		tag, err := tx.Exec(ctx, `UPDATE bulk_actions b SET status = 'Canceled', ended_at = $3

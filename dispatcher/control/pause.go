@@ -100,6 +100,9 @@ func (ctl *Control) Resume(ctx context.Context, caller authz.Caller, dagName, jo
 			return err
 		}
 		if before == nil {
+			if err := ctl.pausable(ctx, tx, caller, dagName, job); err != nil {
+				return err
+			}
 			return fault.New(fault.NotFound, "%s is not paused", p.What()).WithHint("`dagctl status` shows what is")
 		}
 

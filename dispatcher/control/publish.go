@@ -54,6 +54,9 @@ func (ctl *Control) PublishEvent(
 		if err := tasks.LockDAGBriefly(ctx, tx, caller.OrgID, dataset.DAG); err != nil {
 			return err
 		}
+		if err := ctl.registry.RequireStill(ctx, tx, caller, dataset); err != nil {
+			return err
+		}
 		known, err := publishedBefore(ctx, tx, caller.OrgID, dataset.ID, req)
 		if err != nil {
 			return err

@@ -55,6 +55,9 @@ func (vs *Views) Source(ctx context.Context, caller authz.Caller, dagName, name 
 		}
 		at := slices.IndexFunc(all, func(s SourceStatus) bool { return s.Job == name })
 		if at < 0 {
+			if _, err := vs.registry.ActiveJob(ctx, tx, caller.OrgID, dagName, name); err != nil {
+				return err
+			}
 			return fault.New(fault.NotFound, "there is no source %s/%s", dagName, name).
 				WithHint("`dagctl sources` lists them")
 		}
