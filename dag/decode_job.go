@@ -11,6 +11,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"gopkg.in/yaml.v3"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
 )
 
@@ -66,6 +67,7 @@ func (d *decoder) job(v value) Job {
 	d.checks(v.get("checks"), &j)
 	d.secretsAllowed(v, &j)
 	d.split(v, &j, op)
+	d.asked(v, &j, op)
 	return j
 }
 
@@ -248,7 +250,9 @@ func (d *decoder) source(v value, j *Job) {
 			Every:    s.get("every").duration(),
 			Path:     s.get("path").text(),
 			Secret:   s.get("secret").text(),
-			OnDeploy: s.get("on_deploy").boolean(s.get("kind").text() == "poll"),
+			OnDeploy: s.get("on_deploy").boolean(s.get("kind").text() == "poll" || s.has("first_partition")),
+
+			FirstPartition: s.get("first_partition").text(),
 		}
 
 		if j.Source.Kind == "cron" {
@@ -256,7 +260,7 @@ func (d *decoder) source(v value, j *Job) {
 		}
 		d.webhook(s, j)
 		op, known := d.cat.Operators[j.Operator]
-		if known && !op.Replayable && j.Source.Kind == "manual" && j.Source.OnDeploy {
+		if known && !op.Replayable && j.Source.Kind == "manual" && j.Source.OnDeploy && !j.Asked() {
 			d.node(s.key("on_deploy"), CodeConflict, "`on_deploy` has nothing to read: operator %s does not list what "+
 				"there is, so a manual job of it runs only when somebody asks for it", j.Operator).
 				suggest("leave it out; `dagctl run` makes its tasks, and a source of kind cron or poll runs by itself")
@@ -287,6 +291,43 @@ func (d *decoder) webhook(s value, j *Job) {
 	if k := j.PartitionBy.Kind; k == ByKey || k == ByRange {
 		d.node(s.get("kind").node, CodeConflict, "the deliveries of a webhook have no partition key: "+
 			"`partition_by` must be a unit of time, a cursor or none")
+	}
+}
+
+// asked reports what does not go together with a source that is asked for its partitions.
+func (d *decoder) asked(v value, j *Job, op OperatorSpec) {
+	if !j.Asked() {
+		return
+	}
+	s := v.get("source")
+	key := s.key("first_partition")
+
+	switch {
+	case j.PartitionBy.Kind != ByTime:
+		d.node(key, CodeConflict, "a source is asked for partitions of time, and job %q has none", j.Name).
+			suggest("add `partition_by: { time: day }`, or leave `first_partition` out")
+		return
+	case j.Splits():
+		d.node(key, CodeConflict, "one task of job %q makes all partitions: it splits its rows", j.Name).
+			suggest("leave `first_partition` out, or `column` to be asked for each partition")
+	case op.Replayable:
+		d.node(key, CodeConflict, "operator %s finds by itself what there is to read", op.Name).
+			suggest("leave `first_partition` out")
+	case len(j.Outputs) == 0 || j.Effect == EffectExternal:
+		d.node(key, CodeConflict, "job %q acts outside dagctl, so no build asks it for partitions", j.Name).
+			suggest("leave `first_partition` out")
+	case j.UpdateStrategy == Append:
+		d.node(key, CodeConflict, "a partition that a source is asked for is made as a whole, and not appended to").
+			suggest("leave `update_strategy` and `unique_key` out")
+	case len(j.PayloadSchema) > 0 || len(j.Dedupe) > 0:
+		d.node(key, CodeConflict, "a task that is asked for a partition has no payload").
+			suggest("leave `payload_schema` and `dedupe` out")
+	}
+
+	if first := s.get("first_partition"); !j.PartitionBy.Unit.misspelled() {
+		if err := j.PartitionBy.Valid(first.text()); err != nil {
+			d.node(first.node, CodeValue, "`first_partition`: %s", fault.Text(err))
+		}
 	}
 }
 

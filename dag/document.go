@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // Document is one DAG file, decoded and validated, with every default and variable applied. Nothing changes it after
@@ -183,6 +185,34 @@ type Input struct {
 	Position Position      `json:"-"`
 }
 
+// Asked reports whether the job is a source that is asked for each partition since the first one that it can make.
+func (j *Job) Asked() bool { return j.Source != nil && j.Source.FirstPartition != "" }
+
+// RefuseAsking returns why a source that is asked for its partitions is not asked for one of them now; nil: it is.
+func (j *Job) RefuseAsking(key string, now time.Time) error {
+	if !j.Asked() {
+		return nil
+	}
+	by, first := j.PartitionBy, j.Source.FirstPartition
+	start, end, err := by.Bounds(key)
+	if err != nil {
+		return err
+	}
+	from, _, err := by.Bounds(first)
+
+	switch {
+	case err != nil:
+		return err
+	case start.Before(from):
+		return fault.New(fault.Invalid, "%s is before %s, the first partition that job %s can make", key, first,
+			j.Name).WithHint("an earlier `first_partition` lets it be asked for")
+	case end.After(now):
+		return fault.New(fault.Invalid, "%s has not ended yet: job %s is asked for it then", key, j.Name).
+			WithHint("the last one that has ended is %s", by.LastComplete(now))
+	}
+	return nil
+}
+
 // Source returns what the input is read from, for people.
 func (in Input) Source() string {
 	if in.Dataset != "" {
@@ -254,6 +284,9 @@ type Source struct {
 	Path     string        `json:"path,omitempty"`     // webhook
 	Secret   string        `json:"secret,omitempty"`   // webhook: name of the HMAC secret
 	OnDeploy bool          `json:"on_deploy"`          // enumerate at deploy; true by default for poll
+	// FirstPartition is the first partition of time that the source can make when it is asked for it; empty: it is not
+	// asked for any.
+	FirstPartition string `json:"first_partition,omitempty"`
 }
 
 // Bootstrap is what a source does once when a new version is activated.

@@ -24,10 +24,14 @@ func (f Fingerprint) ConfigHash(output int) string {
 
 // ForwardOnly reports whether a changed definition of the job applies from cutover on and rebuilds nothing. That holds
 // for jobs with external effects, including all jobs without outputs, and for sources whose past cannot be read again:
-// the operator cannot enumerate it, or it came with requests or payloads or depended on the moment.
+// the operator cannot enumerate it, or it came with requests or payloads or depended on the moment. A source that is
+// asked for its partitions can be asked again.
 func (j *Job) ForwardOnly(op OperatorSpec) bool {
 	if j.Effect == EffectExternal || len(j.Outputs) == 0 {
 		return true
+	}
+	if j.Asked() {
+		return false
 	}
 	replays := []string{"cron", "poll", SourceDeploy}
 	return j.Source != nil && (!op.Replayable || !slices.Contains(replays, j.Source.Kind))

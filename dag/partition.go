@@ -141,6 +141,33 @@ func (p Partitioning) KeysBetween(start, end time.Time) []string {
 	}
 }
 
+// MaxAsked is how many partitions a source may be asked for: all hours of eleven years.
+const MaxAsked = 100_000
+
+// CompleteFrom returns the keys of the time partitions from the first one on that are over at now. It refuses to list
+// more than MaxAsked.
+func (p Partitioning) CompleteFrom(first string, now time.Time) ([]string, error) {
+	start, _, err := p.Bounds(first)
+	if err != nil {
+		return nil, err
+	}
+	last := p.LastComplete(now)
+	count, err := p.CountBetween(first, last)
+	if err != nil || count <= 0 {
+		return nil, err
+	}
+	if count > MaxAsked {
+		return nil, fault.New(fault.Invalid, "there are %d partitions from %s to %s, and a source is asked for %d at "+
+			"most", count, first, last, MaxAsked).WithHint("begin later, or use partitions of a longer unit of time")
+	}
+
+	_, end, err := p.Bounds(last)
+	if err != nil {
+		return nil, err
+	}
+	return p.KeysBetween(start, end), nil
+}
+
 // KeysUpTo returns the last n time partitions from one key to another, both included, in order.
 func (p Partitioning) KeysUpTo(first, last string, n int) (keys []string) {
 	zone, err := p.zone()

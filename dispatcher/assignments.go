@@ -147,7 +147,7 @@ func (d *Dispatcher) assign(
 	a := operators.Assignment{TaskID: t.TaskID, Attempt: t.Attempt, OrgID: job.OrgID, OrgSlug: job.OrgSlug,
 		DAG: job.DAG, Job: job.Name, Operator: job.Def.Operator, OperatorVersion: job.Def.OperatorVersion,
 		Config: job.Def.Config, Payload: c.Payload, Metadata: tasks.WithoutTrace(c.Metadata),
-		PartitionBy: job.Def.PartitionBy, SplitBy: job.Def.SplitBy,
+		PartitionBy: job.Def.PartitionBy, SplitBy: job.Def.SplitBy, Asked: job.Def.Asked(),
 		Roots: d.Roots(job.OrgSlug, job.DAG), TimeoutAt: t.TimeoutAt}
 	if c.Kind == tasks.KindCheck {
 		check, err := d.assignCheck(ctx, tx, &a, job, c)

@@ -481,6 +481,15 @@ func (o noRows) Standing(ctx context.Context, output int, key string) (columns [
 	return columns, err
 }
 
+// RowsHash implements operators.NoRows.
+func (o noRows) RowsHash(ctx context.Context, output int, key string) (hash string, err error) {
+	err = pg.InOrgTx(ctx, o.d.Requests, o.t.Job.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		hash, err = registry.RowsHash(ctx, tx, o.t.Job.Outputs[output].Generation.Version, key)
+		return err
+	})
+	return hash, err
+}
+
 // Stays implements operators.NoRows.
 func (o noRows) Stays(ctx context.Context, output int) (bool, error) { return o.stays(ctx, output) }
 

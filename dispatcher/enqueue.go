@@ -69,7 +69,7 @@ func (d *Dispatcher) Enqueue(
 		if err := d.Pressure.HasRoom(caller.OrgID, job.Def.Runtime); err != nil {
 			return err
 		}
-		wanted, err := WantedItems(job, items)
+		wanted, err := WantedItems(job, items, now)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func TakeQueued(ctx context.Context, tx pgx.Tx, org uuid.UUID, out []Enqueued, n
 
 // WantedItems checks the items of a request, and returns the tasks they ask for. The error lists the problems of all
 // items.
-func WantedItems(job *registry.Job, items []EnqueueItem) ([]tasks.Request, error) {
+func WantedItems(job *registry.Job, items []EnqueueItem, now time.Time) ([]tasks.Request, error) {
 	schema, err := PayloadSchema(job)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func WantedItems(job *registry.Job, items []EnqueueItem) ([]tasks.Request, error
 	var problems []fault.Problem
 	wanted := make([]tasks.Request, len(items))
 	for i, item := range items {
-		w, wrong := wantedTask(job, schema, item)
+		w, wrong := wantedTask(job, schema, item, now)
 		for _, message := range wrong {
 			problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.items[%d]", i), Message: message})
 		}
@@ -129,7 +129,9 @@ func WantedItems(job *registry.Job, items []EnqueueItem) ([]tasks.Request, error
 }
 
 // wantedTask returns the task that an item asks for, and what is wrong with the item. It is pure.
-func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.Request, wrong []string) {
+func wantedTask(
+	job *registry.Job, payload *schema, item EnqueueItem, now time.Time,
+) (w tasks.Request, wrong []string) {
 	w = tasks.Request{Job: job, Kind: tasks.KindManual, Partition: item.Partition, Payload: item.Payload,
 		RunAt:       item.RunAt,
 		MaxAttempts: item.MaxAttempts, Metadata: item.Metadata, Concurrency: item.ConcurrencyKey,
@@ -138,7 +140,7 @@ func wantedTask(job *registry.Job, payload *schema, item EnqueueItem) (w tasks.R
 		w.Partition = dag.WholeKey
 	}
 
-	if message := wrongPartition(job, w.Partition); message != "" {
+	if message := wrongPartition(job, w.Partition, now); message != "" {
 		wrong = append(wrong, message)
 	}
 	if !isObject(item.Metadata) {
@@ -170,7 +172,7 @@ func isObject(text json.RawMessage) bool {
 }
 
 // wrongPartition returns the reason why a task of the job cannot make a partition, or an empty string if it can.
-func wrongPartition(job *registry.Job, partition string) string {
+func wrongPartition(job *registry.Job, partition string, now time.Time) string {
 	by := job.Def.TasksBy()
 	if len(job.Outputs) == 0 || by.Kind == dag.ByCursor && partition == dag.WholeKey {
 		return ""
@@ -180,6 +182,9 @@ func wrongPartition(job *registry.Job, partition string) string {
 	}
 	if by.Kind == dag.ByCursor {
 		return "the next segment follows the last one: leave `partition` out"
+	}
+	if err := job.Def.RefuseAsking(partition, now); err != nil {
+		return fault.Text(err)
 	}
 	return ""
 }

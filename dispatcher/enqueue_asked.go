@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
@@ -123,7 +124,7 @@ func (d *Dispatcher) resolveAsked(
 
 	for n := range all {
 		a := &all[n]
-		if a.wanted, err = WantedItems(a.job, items[a.job]); err != nil {
+		if a.wanted, err = WantedItems(a.job, items[a.job], clock.Now()); err != nil {
 			return found, fmt.Errorf("tasks of %s: %w", a.job.Address(), err)
 		}
 		for i := range a.wanted {

@@ -112,7 +112,7 @@ func TestRequestsOfOneJobDoNotWaitForEachOther(t *testing.T) {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	job, err := w.D.SharedJob(t.Context(), tx, w.Caller.OrgID, "mail", "send")
 	require.NoError(t, err)
-	wanted, err := dispatcher.WantedItems(job, []dispatcher.EnqueueItem{{IdempotencyKey: "k", Payload: to}})
+	wanted, err := dispatcher.WantedItems(job, []dispatcher.EnqueueItem{{IdempotencyKey: "k", Payload: to}}, time.Now())
 	require.NoError(t, err)
 	first, err := w.D.EnqueueTx(t.Context(), tx, job, wanted, time.Now())
 	require.NoError(t, err)

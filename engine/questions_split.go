@@ -5,7 +5,8 @@ import "github.com/dagctl/dagctl/dag"
 // The questions to engines of kind Job about rows that belong to many partitions of time. All files are inside the
 // engine's folder.
 type (
-	// Parts asks which partitions the rows of files belong to by a column; it is answered by a Parted.
+	// Parts asks which partitions the rows of files belong to by a column; it is answered by a Parted. Without a
+	// column, all rows are of one part, which has no key.
 	Parts struct {
 		Files  []string
 		Column string

@@ -79,6 +79,7 @@ func (c storageCarrier) Deliver(
 			out.Written = append(out.Written, *w)
 		}
 	}
+	out.Unchanged = a.Asked && len(out.Written) == 0
 	return out, nil
 }
 
@@ -108,6 +109,12 @@ func (c storageCarrier) seal(
 		return nil, err
 	}
 	w := &Written{Output: output.Index, Standing: standing}
+	if a.Asked {
+		var same bool
+		if w.RowsHash, same, err = c.work.sameRows(ctx, a, output, written); err != nil || same {
+			return nil, err
+		}
+	}
 
 	// The location of an attempt was recorded when it began, but its segment of a cursor is known only now.
 	attempt := storage.Attempt{Generation: output.Generation, Partition: partitionOf(a), Task: a.TaskID,

@@ -23,6 +23,8 @@ type NoRows interface {
 	Standing(ctx context.Context, output int, partition string) ([]storage.Column, error)
 	// Columns returns the columns that an output had last; none if it never had any.
 	Columns(ctx context.Context, output int) ([]storage.Column, error)
+	// RowsHash returns the RowsHash of the newest revision of an output partition; empty: there is none, or it is gone.
+	RowsHash(ctx context.Context, output int, partition string) (string, error)
 	// Stays reports whether an output without files stays as it is, instead of having no rows from now on.
 	Stays(ctx context.Context, output int) (bool, error)
 }

@@ -94,6 +94,7 @@ type Assignment struct {
 	Metadata        json.RawMessage  `json:"metadata,omitempty"` // of the task, an object; empty: it has none
 	PartitionBy     dag.Partitioning `json:"partition_by"`
 	SplitBy         string           `json:"split_by,omitempty"` // column by which its rows are split into partitions
+	Asked           bool             `json:"-"`                  // a partition is published only if its rows are others
 	Partition       *PartitionRange  `json:"partition,omitempty"`
 	Inputs          []AssignedInput  `json:"inputs"`
 	Outputs         []AssignedOutput `json:"outputs"`
@@ -246,7 +247,8 @@ type Written struct {
 	Standing []storage.Column `json:"-"`
 	// Outcomes of all checks of the output; nil: the run has made none
 	Checks []CheckOutcome `json:"checks,omitempty"`
-	// Of rows that were split: the hash of those of the partition, its source version
+	// Of rows that were split, or made because somebody asked for them: the hash of those of the partition, its source
+	// version
 	RowsHash string `json:"rows_hash,omitempty"`
 }
 

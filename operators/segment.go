@@ -218,19 +218,51 @@ func (w *work) parts(
 		return nil, nil, Permanent(err)
 	}
 
-	read, err := footer.Read(found.files[0])
+	columns, err = nameColumns(found.files[0], parted.Parts)
+	return parted.Parts, columns, err
+}
+
+// nameColumns adds the columns of a file to the hashes of parts of its rows, and returns them.
+func nameColumns(file string, parts []engine.Part) ([]storage.Column, error) {
+	read, err := footer.Read(file)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	text, err := json.Marshal(read.Columns)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	named := sha256.Sum256(text)
-	for i := range parted.Parts {
-		parted.Parts[i].Hash += fmt.Sprintf(":%x", named[:8])
+	for i := range parts {
+		parts[i].Hash += fmt.Sprintf(":%x", named[:8])
 	}
-	return parted.Parts, read.Columns, nil
+	return read.Columns, nil
+}
+
+// sameRows returns the hash of the rows of files, and reports whether the newest revision of the output partition has
+// the same ones.
+func (w *work) sameRows(
+	ctx context.Context, a Assignment, output AssignedOutput, from []string,
+) (hash string, same bool, err error) {
+	g, err := w.engine(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	files, err := g.In(from...)
+	if err != nil {
+		return "", false, err
+	}
+	var all engine.Parted
+	if err := g.Do(ctx, engine.Parts{Files: files}, &all); err != nil {
+		return "", false, err
+	}
+	if _, err := nameColumns(from[0], all.Parts); err != nil || a.NoRows == nil {
+		return all.Parts[0].Hash, false, err
+	}
+
+	hash = all.Parts[0].Hash
+	was, err := a.NoRows.RowsHash(ctx, output.Index, partitionOf(a))
+	return hash, was == hash, err
 }
 
 // unsplit returns why rows cannot be split; nil: they can.

@@ -182,6 +182,7 @@ type hadColumns []storage.Column
 
 func (c hadColumns) Standing(context.Context, int, string) ([]storage.Column, error) { return c, nil }
 func (c hadColumns) Columns(context.Context, int) ([]storage.Column, error)          { return c, nil }
+func (c hadColumns) RowsHash(context.Context, int, string) (string, error)           { return "", nil }
 func (c hadColumns) Stays(context.Context, int) (bool, error)                        { return false, nil }
 
 // A UDF that writes no row empties its partition: what it hands over has the columns that the output had last.

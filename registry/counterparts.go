@@ -37,8 +37,8 @@ func Counterparts(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Counterp
 }
 
 // Lacking compares a pair of a source's generations. It returns the partitions that the live generation has and the
-// candidate lacks, and how many others the candidate read before the live generation read something else.
-func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, older int, err error) {
+// candidate lacks, and the others that the candidate read before the live generation read something else.
+func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing, older []string, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT l.partition_key, p.partition_key IS NULL
 		FROM partition_versions l
@@ -49,7 +49,7 @@ func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, o
 		      OR p.source_version IS DISTINCT FROM l.source_version AND p.materialized_at < l.materialized_at)
 		ORDER BY 1`, c.Live, c.Candidate)
 	if err != nil {
-		return nil, 0, fmt.Errorf("compare sources of dataset %s: %w", c.Dataset, err)
+		return nil, nil, fmt.Errorf("compare sources of dataset %s: %w", c.Dataset, err)
 	}
 
 	var key string
@@ -58,7 +58,7 @@ func Lacking(ctx context.Context, tx pgx.Tx, c Counterpart) (missing []string, o
 		if absent {
 			missing = append(missing, key)
 		} else {
-			older++
+			older = append(older, key)
 		}
 		return nil
 	})

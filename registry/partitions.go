@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -268,6 +270,18 @@ func SourceVersions(
 		return nil
 	})
 	return versions, revisions, err
+}
+
+// RowsHash returns the hash of the rows of a partition's newest revision, which is its source version; empty: there is
+// none, or its rows are purged.
+func RowsHash(ctx context.Context, tx pgx.Tx, generation uuid.UUID, key string) (hash string, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT CASE WHEN state = 'Purged' THEN '' ELSE coalesce(source_version, '') END FROM partition_versions
+		WHERE dataset_version = $1 AND partition_key = $2 ORDER BY revision DESC LIMIT 1`, generation, key).Scan(&hash)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return hash, fault.Wrap(err, "hash of the rows")
 }
 
 // NewestRevision is the newest revision of a partition, in any state.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -145,11 +146,11 @@ func (bs *Builds) readAgain(
 		if err != nil {
 			return false, "", err
 		}
-		if len(missing) == 0 && older == 0 {
+		if len(missing) == 0 && len(older) == 0 {
 			continue
 		}
 
-		if _, err := bs.enumerate(ctx, job, op, now); err != nil {
+		if _, err := bs.enumerate(ctx, job, sources.Again(op, older), now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {
 				return false, fmt.Sprintf("source %s: %v", job.Name, err), nil
 			}
@@ -179,11 +180,11 @@ func wouldBeLost(job *registry.Job, missing []string) string {
 		job.Name, len(missing), missing[0])
 }
 
-// lacking returns the live partitions that a build's source lacks, and how many of its own are older than the live
+// lacking returns the live partitions that a build's source lacks, and those of its own that are older than the live
 // ones.
 func (bs *Builds) lacking(
 	ctx context.Context, b registry.Build, job *registry.Job,
-) (missing []string, older int, err error) {
+) (missing, older []string, err error) {
 	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
 		pairs, err := registry.Counterparts(ctx, tx, b.ID)
 		if err != nil {

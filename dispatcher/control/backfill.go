@@ -125,7 +125,7 @@ func (ctl *Control) StartBackfill(
 func (ctl *Control) backfillable(
 	ctx context.Context, job *registry.Job, req BackfillRequest, now time.Time,
 ) (all []wantedPartition, err error) {
-	if err := req.check(job); err != nil {
+	if err := req.check(job, now); err != nil {
 		return nil, err
 	}
 
@@ -138,7 +138,8 @@ func (ctl *Control) backfillable(
 		all, err = scheduledPartitions(by, req)
 	case job.Def.Source != nil:
 		err = fault.New(fault.Invalid, "the source of %s keeps nothing that could be read again", job.Address()).
-			WithHint("its partitions come from what it is given: a task, a timer or a delivery for each")
+			WithHint("its partitions come from what it is given: a task, a timer or a delivery for each; " +
+				"`first_partition` says from which one on it makes those that it is asked for")
 	default:
 		all, err = ctl.fedPartitions(ctx, job)
 	}
@@ -166,7 +167,7 @@ func (req BackfillRequest) refuseMany(count int64) error {
 }
 
 // check returns what keeps a job from being backfilled as requested.
-func (req BackfillRequest) check(job *registry.Job) error {
+func (req BackfillRequest) check(job *registry.Job, now time.Time) error {
 	by := job.Def.PartitionBy
 	for _, key := range []string{req.From, req.To} {
 		if err := by.Valid(key); err != nil {
@@ -176,6 +177,11 @@ func (req BackfillRequest) check(job *registry.Job) error {
 	if reversed, err := by.Precedes(req.To, req.From); err == nil && reversed { // no error: there are partitions
 		return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", req.From, req.To).
 			WithHint("swap --from and --to")
+	}
+	for _, key := range []string{req.From, req.To} {
+		if err := job.Def.RefuseAsking(key, now); err != nil {
+			return err
+		}
 	}
 
 	switch {

@@ -18,11 +18,15 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// Enumerator returns the operator of a job if it can list the units that there are to read.
+// Enumerator returns what lists the units that there are to read for a job, if anything can: its operator, or the
+// calendar of a source that is asked for its partitions.
 func (src *Sources) Enumerator(job *registry.Job) (operators.Enumerator, bool) {
 	op, ok := src.operators.Get(job.Def.Operator)
 	if !ok {
 		return nil, false
+	}
+	if job.Def.Asked() {
+		return calendar{Operator: op, job: job}, true
 	}
 	e, ok := op.(operators.Enumerator)
 	return e, ok

@@ -271,6 +271,9 @@ func (src *Sources) firstFire(job *registry.Job, now time.Time) (*time.Time, err
 	if job.Def.Source.Kind == dag.SourceAlwaysOn {
 		return nil, nil // Supervise starts it
 	}
+	if job.Def.Source.OnDeploy && job.Def.Asked() { // partitions have ended since the build read it
+		return &now, nil
+	}
 	if job.Def.Source.OnDeploy && (!enumerable || src.registry.ForwardOnly(job)) && job.Def.Source.Kind != "manual" {
 		return &now, nil
 	}

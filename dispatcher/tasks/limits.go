@@ -39,7 +39,10 @@ func LimitsOf(w Request) []Limit {
 	if w.Concurrency != "" {
 		limits = append(limits, Limit{w.Job.OrgID, "key:" + w.Concurrency, 1})
 	}
-	if IsOwn(w.Kind, w.Job) && w.Partition != "" { // tasks of one output partition run one after the other
+
+	// Tasks of one output partition run one after the other, also where one has a slot of its own.
+	asked := w.Job.Def.Asked() && w.Job.Def.Source.Kind == "manual"
+	if (IsOwn(w.Kind, w.Job) || asked) && w.Partition != "" {
 		limits = append(limits, Limit{w.Job.OrgID, "output:" + w.Job.Address() + "/" + w.Partition, 1})
 	}
 	return limits

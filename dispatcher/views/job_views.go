@@ -36,6 +36,7 @@ type JobDefinition struct {
 	CodeVersion       string          `json:"code_version,omitempty"`
 	PartitionBy       string          `json:"partition_by,omitempty"`
 	SplitBy           string          `json:"split_by,omitempty" doc:"The column by which its rows are split into partitions"`
+	FirstPartition    string          `json:"first_partition,omitempty" doc:"The first partition that its source can be asked for"`
 	Trigger           string          `json:"trigger,omitempty"`
 	ExecutionStrategy string          `json:"execution_strategy,omitempty"`
 	UpdateStrategy    string          `json:"update_strategy,omitempty"`
@@ -191,6 +192,9 @@ func definitionOf(d dag.Job) *JobDefinition {
 		MaxAttempts: d.MaxAttempts, RetryInitial: d.Retry.Initial.Seconds(), RetryMax: d.Retry.Max.Seconds(),
 		RetryMultiplier: d.Retry.Multiplier,
 		Timeout:         d.Timeout.Seconds(), HeartbeatTimeout: d.HeartbeatTimeout.Seconds(),
+	}
+	if d.Asked() {
+		out.FirstPartition = d.Source.FirstPartition
 	}
 	for _, c := range d.Checks {
 		out.Checks = append(out.Checks, c.Name)

@@ -101,6 +101,8 @@ func (h *host) parts(ctx context.Context, p engine.Parts) (parted engine.Parted,
 	switch {
 	case err != nil:
 		return parted, err
+	case p.Column == "":
+		return whole(ctx, session, d)
 	case d.column.Name == "":
 		return engine.Parted{Missing: true}, nil
 	case p.By.SplitMismatch(d.column.Type) != "":
@@ -136,7 +138,7 @@ func (h *host) parts(ctx context.Context, p engine.Parts) (parted engine.Parted,
 		if parted.Outside == "" && !d.holds(part.Key, low, high) {
 			parted.Outside = part.Key
 		}
-		part.Hash = fmt.Sprintf("rows:%d:%s:%s", part.Rows, first, more)
+		part.Hash = hashOf(part.Rows, first, more)
 		parted.Parts = append(parted.Parts, part)
 	}
 	if err := rows.Err(); err != nil {
@@ -150,6 +152,37 @@ func (h *host) parts(ctx context.Context, p engine.Parts) (parted engine.Parted,
 		parted.Parts = nil
 	}
 	return parted, nil
+}
+
+// whole counts and hashes all rows, as parts does those of each partition.
+func whole(ctx context.Context, session *duck.Session, d division) (engine.Parted, error) {
+	rows, err := session.Query(ctx, fmt.Sprintf(`
+		SELECT count(*), coalesce(sum(h)::VARCHAR, ''), coalesce(sum(hash(h, 1))::VARCHAR, '')
+		FROM (SELECT hash(%s) AS h FROM %s AS %[1]s)`, d.free("row"), d.from))
+	if err != nil {
+		return engine.Parted{}, err
+	}
+	defer rows.Close()
+
+	var (
+		part        engine.Part
+		first, more string
+	)
+	for rows.Next() {
+		if err := rows.Scan(&part.Rows, &first, &more); err != nil {
+			return engine.Parted{}, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return engine.Parted{}, duck.WithoutValues(err)
+	}
+	part.Hash = hashOf(part.Rows, first, more)
+	return engine.Parted{Rows: part.Rows, Parts: []engine.Part{part}}, nil
+}
+
+// hashOf is the hash of rows by their number and two sums.
+func hashOf(rows int64, first, more string) string {
+	return fmt.Sprintf("rows:%d:%s:%s", rows, first, more)
 }
 
 // instant is the type of the column whose values are counted in microseconds.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -275,6 +276,9 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
 			keys := union(sortedKeys(published[p.generation]), sortedKeys(published[l.generation]))
 			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
+			if err := f.ask(job, d.now); err != nil {
+				return nil, err
+			}
 		}
 	}
 
@@ -284,6 +288,19 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.elsewhere[name] = ds.generation
 	}
 	return b, nil
+}
+
+// ask adds the partitions that a source is asked for, of which none is unknown.
+func (f *forecast) ask(job *dag.Job, now time.Time) error {
+	if !job.Asked() || !job.Source.OnDeploy {
+		return nil
+	}
+	keys, err := job.PartitionBy.CompleteFrom(job.Source.FirstPartition, now)
+	if err != nil {
+		return fmt.Errorf("job %s: %w", job.Name, err)
+	}
+	f.sources[job.Name] = partitions{keys: union(keys, f.sources[job.Name].keys)}
+	return nil
 }
 
 // unknownSources adds the sources of which nothing is known.

@@ -40,7 +40,7 @@ func RunCommand(c *cli.CLI) *cobra.Command {
 		Use:   "run DAG/JOB",
 		Short: "Run a job now",
 		Long: `Run a job now: create a task of a manual job, or a batch of them; read a source of the kinds poll and cron at
-once; or compute one partition of a job that has inputs.
+once; or compute one partition of a job that has inputs, or of a source that is asked for its partitions.
 
 --watch follows what that set off to its end: the task, or all of a batch, the tasks that consumers make of their
 events, over all DAGs, and so on. It prints a line for each change, with -o json an object a line, and says if a pause

@@ -15,7 +15,8 @@ import (
 )
 
 // runNow runs a job whose tasks nobody makes by hand: it reads a source at once, or computes one partition of a job
-// that has inputs. It follows what that sets off if it is to be watched. It reports false for other jobs.
+// that has inputs or is asked for it. It follows what that sets off if it is to be watched. It reports false for other
+// jobs.
 func runNow(
 	ctx context.Context, c *cli.CLI, api *cli.Client, dag, job, partition string, watch bool,
 ) (done bool, err error) {
@@ -25,7 +26,10 @@ func runNow(
 		return false, err
 	}
 
+	asked := detail.Definition != nil && detail.Definition.FirstPartition != ""
 	switch {
+	case sources.Readable(detail.Source) && asked && partition != "":
+		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case sources.Readable(detail.Source):
 		return true, readNow(ctx, c, api, detail, partition, watch)
 	case detail.Source == "" && detail.Definition != nil && detail.Definition.SplitBy != "":
