@@ -63,10 +63,10 @@ func TestTasksOfABlockRunOnceHoweverOftenTheyAreNamed(t *testing.T) {
 func TestABlockThatIsLargerThanThePoolRunsInTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, nil)
-	long := w.create(t, conformance.Sleep, map[string]int{"Seconds": 7})
+	long := w.create(t, conformance.Sleep, map[string]int{"Seconds": 13})
 	tasks := append(w.echoes(t, 9), long)
 	w.send(t, block(t, slices.Concat(tasks[9:], tasks[:9])...))
-	w.startWith(t, 3*time.Second, 1)
+	w.startWith(t, 10*time.Second, 1)
 	w.ranOnce(t, tasks)
 	require.EqualValues(t, len(tasks), w.claims.Load(), "the message reappeared while its tasks ran or waited")
 }
