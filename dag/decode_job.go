@@ -260,7 +260,8 @@ func (d *decoder) source(v value, j *Job) {
 		}
 		d.webhook(s, j)
 		op, known := d.cat.Operators[j.Operator]
-		if known && !op.Replayable && j.Source.Kind == "manual" && j.Source.OnDeploy && !j.Asked() {
+		reads := s.has("on_deploy") && j.Source.OnDeploy && j.Source.Kind == "manual"
+		if known && reads && !op.Replayable && !j.Asked() {
 			d.node(s.key("on_deploy"), CodeConflict, "`on_deploy` has nothing to read: operator %s does not list what "+
 				"there is, so a manual job of it runs only when somebody asks for it", j.Operator).
 				suggest("leave it out; `dagctl run` makes its tasks, and a source of kind cron or poll runs by itself")

@@ -80,9 +80,39 @@ func (r *Registry) RequireReadableVersion(ctx context.Context, caller authz.Call
 	})
 }
 
-// TakeAuthority lets a version run on the caller's authority, who must be able to read all that it reads.
+// requireKept refuses a version without a dataset that its DAG serves now and that is hidden from the caller: nobody
+// takes away from others what they may not see themselves.
+func requireKept(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) error {
+	if caller.ReadsAll() {
+		return nil
+	}
+	args := []any{version, caller.OrgID}
+	var dag string
+	err := tx.QueryRow(ctx, `
+		SELECT v.dag_name
+		FROM dag_versions v
+		JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+		JOIN pointer_outlines p ON p.dag_version_id = c.dag_version_id
+		WHERE v.id = $1 AND v.org_id = $2 AND p.dataset_uuid IN (SELECT hidden_datasets(`+HiddenFrom(caller, &args)+`))
+		  AND NOT EXISTS (SELECT FROM pointer_outlines n WHERE n.dag_version_id = v.id AND n.dataset_uuid = p.dataset_uuid)
+		LIMIT 1`, args...).Scan(&dag)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("what version %s removes: %w", version, err)
+	}
+	return fault.New(fault.Forbidden, "the version removes a dataset of %s that %s may not read", dag, caller.Actor).
+		WithHint("keep the jobs that the DAG has, or ask an admin of the org %s", caller.OrgSlug)
+}
+
+// TakeAuthority lets a version run on the caller's authority, who must be able to read all that it reads, and all that
+// it removes.
 func TakeAuthority(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uuid.UUID) error {
 	if err := RequireReadable(ctx, tx, caller, version); err != nil {
+		return err
+	}
+	if err := requireKept(ctx, tx, caller, version); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, `UPDATE dag_versions SET authority = $3 WHERE org_id = $1 AND id = $2`,

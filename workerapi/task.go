@@ -17,6 +17,9 @@ import (
 const (
 	longestCommit = 10 * time.Minute
 	maxCommit     = 16 << 20 // bytes
+
+	// What ends or extends many tasks is small for each of them.
+	maxMany = 2 << 20 // bytes
 )
 
 func (a *API) addTaskRoutes(api *authz.API) {
@@ -48,7 +51,7 @@ func (a *API) addTaskRoutes(api *authz.API) {
 
 	authz.HandleTasks(api, rest.WithTimeout(huma.Operation{
 		OperationID: "complete-tasks", Method: http.MethodPost, Path: "/v1/tasks/complete", Tags: workerTags,
-		MaxBodyBytes: maxCommit,
+		MaxBodyBytes: maxMany,
 		Summary:      "End many attempts",
 		Description: "Each call is that of POST /v1/task/complete, with the capability token of its attempt, and is " +
 			"answered as by itself: with its status, and with the state of the task or a problem. No call suffers " +
@@ -62,8 +65,7 @@ func (a *API) addTaskRoutes(api *authz.API) {
 
 	authz.HandleTasks(api, huma.Operation{
 		OperationID: "heartbeat-tasks", Method: http.MethodPost, Path: "/v1/tasks/heartbeat", Tags: workerTags,
-		MaxBodyBytes: maxCommit,
-		Summary:      "Extend many leases",
+		Summary: "Extend many leases",
 		Description: "Each call is that of POST /v1/task/heartbeat, with the capability token of its attempt, and is " +
 			"answered as by itself: with its status, and with the new lease or a problem. No call suffers from " +
 			"another that is refused.",

@@ -83,6 +83,35 @@ func TestDeletionTellsNothingOfHiddenDatasets(t *testing.T) {
 	must(t, admins, "delete", "readings", "--yes")
 }
 
+// Only who may read a dataset makes a version serve that does not have it any more, or learns of it by planning one.
+func TestNobodyRemovesWhatIsHidden(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	admins, writers := w.env(t, admin), w.env(t, writer)
+	must(t, admins, "roles", "create", "role:finance")
+	must(t, admins, "datasets", "visibility", "daily_highest", "--role", "role:finance")
+	file := writeDAG(t, t.TempDir(), "without", `
+name: readings
+jobs:
+  - { name: send, operator: command, source: { kind: manual }, outputs: 0, config: { argv: [/bin/true] } }
+`)
+
+	const why = "the version removes a dataset of readings that token:writer may not read"
+	for _, command := range [][]string{{"plan", file}, {"deploy", file, "--yes"}} {
+		refused := dagctl(t, writers, command...)
+		require.NotZero(t, refused.code, command)
+		require.Contains(t, refused.err, why, command)
+		require.NotContains(t, refused.out+refused.err, "daily_highest", command)
+	}
+	must(t, admins, "deploy", file, "--no-activate", "--yes")
+	require.Contains(t, dagctl(t, writers, "promote", "readings", "--yes").err, why)
+	must(t, admins, "query", "SELECT * FROM daily_highest")
+
+	must(t, admins, "promote", "readings", "--yes")
+	require.NotZero(t, dagctl(t, admins, "query", "SELECT * FROM daily_highest").code)
+}
+
 // copyingDAG reads a dataset and passes it on by tasks: reads enqueues passes, which enqueues writes, which publishes.
 const copyingDAG = `name: copies
 jobs:

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Decode decodes a JSON text into strings, booleans, nil, []any, map[string]any and, for numbers, json.Number with the
@@ -68,6 +70,27 @@ func Numbers(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// Names reports the first field that an object of a JSON text has twice, with its position: readers differ on which of
+// the two counts. It reports nothing else that may be wrong with the text.
+func Names(text []byte) error {
+	if jsontext.Value(text).IsValid() {
+		return nil
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(text))
+	for {
+		_, err := d.ReadToken()
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			at := int(d.InputOffset())
+			at += bytes.IndexByte(text[at:], '"')
+			return fmt.Errorf("line %d, column %d: the field %s appears twice", 1+bytes.Count(text[:at], []byte("\n")),
+				at-bytes.LastIndexByte(text[:at], '\n'), brief(string(text[at:afterString(text, at)])))
+		}
+		if err != nil {
+			return nil
+		}
+	}
 }
 
 // afterString returns the index behind the string that begins at an index.

@@ -103,6 +103,19 @@ func TestNumbersOfAText(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestNamesOfAText(t *testing.T) {
+	t.Parallel()
+	for _, sound := range []string{`{"a": {"a": 1}, "b": [{"a": 1}, {"a": "\"a\": 2"}]}`, `{"a": `, `[1 2]`, `{"a": "\ud800"}`} {
+		require.NoError(t, literal.Names([]byte(sound)), sound)
+	}
+	for text, want := range map[string]string{
+		"{\"a\": 1,\n  \"b\": [{\"x\": 1, \"x\": 2}]}": `line 2, column 18: the field "x" appears twice`,
+		`{"a": 1, "\u0061": 2}`:                        `line 1, column 10: the field "\u0061" appears twice`,
+	} {
+		require.ErrorContains(t, literal.Names([]byte(text)), want)
+	}
+}
+
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	n := func(text string) json.Number { return json.Number(text) }

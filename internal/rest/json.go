@@ -15,7 +15,8 @@ import (
 )
 
 // jsonFormat is huma's JSON without what encoding/json accepts and PostgreSQL does not: bytes that are not UTF-8, which
-// encoding/json replaces silently, escapes that are no character, and numbers that nobody can compute with.
+// encoding/json replaces silently, escapes that are no character, and numbers that nobody can compute with. Nor may a
+// field stand twice, of which only one would be validated.
 var jsonFormat = huma.Format{
 	Marshal: huma.DefaultJSONFormat.Marshal,
 	Unmarshal: func(data []byte, v any) error {
@@ -26,6 +27,9 @@ var jsonFormat = huma.Format{
 			return fmt.Errorf("the body %w", err)
 		}
 		if err := literal.Numbers(data); err != nil {
+			return fmt.Errorf("the body: %w", err)
+		}
+		if err := literal.Names(data); err != nil {
 			return fmt.Errorf("the body: %w", err)
 		}
 		return tooLarge(json.Unmarshal(data, v), data)

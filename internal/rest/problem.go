@@ -24,7 +24,7 @@ type Problem struct {
 	Detail    string          `json:"detail" doc:"What went wrong, and where"`
 	Hint      string          `json:"hint,omitempty" doc:"What to do next"`
 	RequestID string          `json:"request_id,omitempty" doc:"Quote it when you ask for help"`
-	Errors    []fault.Problem `json:"errors,omitempty" doc:"Everything that is wrong with the input"`
+	Errors    []fault.Problem `json:"errors,omitempty" doc:"What is wrong with the input, place by place: the first 100"`
 
 	header http.Header // additional headers of the answer
 }
@@ -172,9 +172,13 @@ func WriteProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	_ = enc.Encode(p) // an error means that the client is gone
 }
 
+// mostFaults is how many places that are wrong an answer lists: a small request can be wrong in a million.
+const mostFaults = 100
+
 // in returns a copy of p, completed with what follows from its status and the request.
 func (p *Problem) in(ctx context.Context) *Problem {
 	c := *p
+	c.Errors = c.Errors[:min(len(c.Errors), mostFaults)]
 	c.Title = http.StatusText(c.Status)
 	c.Kind = kindOf(c.Status).String()
 	c.RequestID = RequestID(ctx)
@@ -182,9 +186,11 @@ func (p *Problem) in(ctx context.Context) *Problem {
 }
 
 // useProblems makes huma use Problems for its own errors (validation, bodies, content types), in answers and in the
-// OpenAPI document. huma has only two package variables for that.
+// OpenAPI document. huma has only package variables for that.
 var useProblems = sync.OnceFunc(func() {
 	useWording()
+	// encoding/json takes a field in any spelling, also beside the one that was validated.
+	huma.ValidateStrictCasing = true
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		return newProblem(context.Background(), status, msg, errs)
 	}

@@ -181,6 +181,10 @@ func TestHostileBodies(t *testing.T) {
 		{"a number beyond a DOUBLE", `{"name":"a",` + "\n" + `"count":1e999}`, 400,
 			[]fault.Problem{{Location: "body", Message: "the body: line 2, column 9: the number 1e999 is refused: it " +
 				"is larger than a DOUBLE holds"}}},
+		{"a field in another spelling", `{"name":"ab","count":1,"COUNT":0}`, 422,
+			[]fault.Problem{{Location: "body.COUNT", Message: "is no field of this request"}}},
+		{"a field twice", `{"name":"ab",` + "\n" + ` "count":0, "count" : 1}`, 400,
+			[]fault.Problem{{Location: "body", Message: `the body: line 2, column 13: the field "count" appears twice`}}},
 		{"a backslash and u0000", `{"name":"a\\u0000b","count":1}`, 200, nil},
 		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), 400, nil},
 		{"too large", `{"name":"` + strings.Repeat("x", DefaultMaxBody) + `","count":1}`, 413, nil},
@@ -201,6 +205,21 @@ func TestHostileBodies(t *testing.T) {
 		})
 	}
 	require.Empty(t, lines.String(), "nothing of a client's making is an error of the server")
+}
+
+// However many places of a request are wrong, its answer stays short.
+func TestAnAnswerListsSomeFaults(t *testing.T) {
+	t.Parallel()
+	api, _ := newTestAPI(t, Config{})
+	failing(api, nil)
+	many := make([]string, 5000)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"f%d":1`, i)
+	}
+	p := problemIn(t, send(api, "POST", "/item", `{"name":"ab","count":1,`+strings.Join(many, ",")+`}`, "Content-Type",
+		"application/json"))
+	require.Len(t, p.Errors, 100)
+	require.Contains(t, p.Detail, "5000 places are wrong")
 }
 
 // A parameter that is misspelt is no filter, so that its request would answer with everything.
