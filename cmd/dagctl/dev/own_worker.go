@@ -19,7 +19,7 @@ import (
 const (
 	saveGrace = 30 * time.Second
 	endAgain  = 2 * time.Second
-	endGrace  = 10 * time.Second
+	endGrace  = 20 * time.Second
 )
 
 // A worker that crashes is started again after growing waits, and after the shortest one if it ran for long.
