@@ -267,7 +267,7 @@ func (c *Client) call(
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
-			return NotRetryable(fmt.Errorf("%s: %w", path, err))
+			return ours{NotRetryable(fmt.Errorf("%w: %s: %w", ErrInvalid, path, err))}
 		}
 		content = bytes.NewReader(text)
 	}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,32 @@ func (g *gathered) complete(c *protocol.Completion) {
 	if c.Unchanged {
 		c.Outputs = nil
 	}
+}
+
+// unsound returns an error if the result, or what waits to be committed, is not JSON: no call could say it.
+func (t *Task) unsound(result json.RawMessage) error {
+	t.gathered.mu.Lock()
+	defer t.gathered.mu.Unlock()
+	return cmp.Or(notJSON("the result", result), notJSON("the reading", t.gathered.reading),
+		notJSONTasks(t.gathered.tasks))
+}
+
+func notJSONTasks(tasks []protocol.EnqueuedTask) error {
+	for i, task := range tasks {
+		err := cmp.Or(notJSON(fmt.Sprintf("tasks[%d].payload", i), task.Payload),
+			notJSON(fmt.Sprintf("tasks[%d].metadata", i), task.Metadata))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func notJSON(what string, text json.RawMessage) error {
+	if len(text) == 0 || json.Valid(text) {
+		return nil
+	}
+	return NotRetryable(fmt.Errorf("%s is not JSON: %w", what, json.Unmarshal(text, new(any))))
 }
 
 // uploaded adds a file to those of its output. It replaces a file of the same name.
@@ -122,6 +149,9 @@ func (t *Task) Lineage(origins ...protocol.ColumnOrigin) {
 // with the task's end. The answer lists the outcomes of the events and the ids of the tasks, each in their order.
 func (t *Task) Commit(ctx context.Context) (protocol.EventsAnswer, error) {
 	g := &t.gathered
+	if err := t.unsound(nil); err != nil {
+		return protocol.EventsAnswer{}, err
+	}
 	g.mu.Lock()
 	events := protocol.Events{Fence: t.fence, Events: g.events, Outputs: g.outputs, Tasks: g.tasks,
 		OperatorState: g.state}

@@ -2,12 +2,15 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -215,4 +218,47 @@ func TestAWorkerThatIsKilledWithGatheredEndsLosesNone(t *testing.T) {
 	}
 	require.Positive(t, again)
 	w.endedOnce(t, len(ids))
+}
+
+// The server could not be told what is not JSON. The attempt fails at once, rather than when its lease ends.
+func TestWhatIsNotJSONFailsTheAttempt(t *testing.T) {
+	t.Parallel()
+	bad := json.RawMessage(`{"a": NaN}`)
+	far := time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		run  func(t *worker.Task) (any, error)
+		want string
+	}{
+		"result": {func(*worker.Task) (any, error) { return bad, nil }, "the result of act is not JSON: "},
+		"NaN":    {func(*worker.Task) (any, error) { return math.NaN(), nil }, "the result of act is not JSON: "},
+		"state":  {func(t *worker.Task) (any, error) { return nil, t.SetState(bad) }, "operator state: "},
+		"payload": {func(t *worker.Task) (any, error) {
+			t.Enqueue(protocol.EnqueuedTask{Job: "act"}, protocol.EnqueuedTask{Job: "act", Payload: bad})
+			return nil, nil
+		}, "tasks[1].payload is not JSON: invalid character 'N'"},
+		"metadata": {func(t *worker.Task) (any, error) {
+			t.Enqueue(protocol.EnqueuedTask{Job: "act", Metadata: bad})
+			return nil, nil
+		}, "tasks[0].metadata is not JSON: invalid character 'N'"},
+		"commit": {func(t *worker.Task) (any, error) {
+			t.Enqueue(protocol.EnqueuedTask{Job: "act", Payload: bad})
+			_, err := t.Commit(context.Background())
+			return nil, err
+		}, "tasks[0].payload is not JSON: invalid character 'N'"},
+		"reading": {func(t *worker.Task) (any, error) { t.SettleReading(bad); return nil, nil },
+			"reading is not JSON: invalid character 'N'"},
+		"event": {func(t *worker.Task) (any, error) { t.Emit(protocol.Event{Start: &far}); return nil, nil },
+			"year outside of range"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t, func(_ context.Context, task *worker.Task, _ map[string]any) (any, error) {
+				return c.run(task)
+			})
+			failed := w.Ended(t, w.act(t, `{}`), protocol.Failed)
+			require.Contains(t, failed.Error, c.want)
+			require.Equal(t, 1, failed.Attempt)
+			require.Nil(t, failed.NextRetryAt)
+		})
+	}
 }

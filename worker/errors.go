@@ -22,7 +22,7 @@ var (
 	ErrNotFound     = errors.New("not found")                   // 404
 	// 409: a newer attempt runs, the task has ended, or the call was made before with another body
 	ErrConflict = errors.New("the fence is stale")
-	ErrInvalid  = errors.New("the call is invalid") // 400, 413, 422
+	ErrInvalid  = errors.New("the call is invalid") // 400, 413, 422, or it has no form in JSON
 )
 
 // StatusError is the answer of a server that refuses a call.

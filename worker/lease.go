@@ -2,8 +2,10 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/dagctl/dagctl/worker/protocol"
 )
@@ -15,7 +17,14 @@ type progressNote struct {
 	state   string
 }
 
+// set takes what the server accepts: a heartbeat that it refused would cost the lease.
 func (p *progressNote) set(percent int, state string) {
+	state = strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, state), "\uFFFD")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.percent, p.state = min(max(percent, 0), 100), cut(state, 1000)

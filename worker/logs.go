@@ -93,7 +93,7 @@ func (s *logShipper) append(at time.Time, level slog.Level, text string) {
 	}
 	s.seq++
 	s.lines = append(s.lines, protocol.LogLine{Seq: s.seq, At: at.UTC(), Level: levelName(level),
-		Text: cut(strings.ToValidUTF8(text, "\uFFFD"), longestLine)})
+		Text: cut(storable(text), longestLine)})
 }
 
 func levelName(l slog.Level) string {

@@ -77,3 +77,14 @@ func TestTextsAreCutBetweenRunes(t *testing.T) {
 		require.Equal(t, text, strings.ToValidUTF8(text, "?"))
 	}
 }
+
+// A function of an operator returns its result as text, which nothing else looks at.
+func TestAResultThatIsNotJSONIsAnErrorForGood(t *testing.T) {
+	t.Parallel()
+	err := new(Task).unsound([]byte(`{"a": NaN}`))
+	require.ErrorContains(t, err, "the result is not JSON: invalid character 'N'")
+	require.False(t, Retryable(err))
+	for _, sound := range []string{"", "null", `{"a": 1}`} {
+		require.NoError(t, new(Task).unsound([]byte(sound)))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +97,9 @@ func (t *Task) end(ctx context.Context, result json.RawMessage, err, cause error
 	}
 
 	t.logs.flush(ctx)
+	if err == nil {
+		err = t.unsound(result)
+	}
 	completion := protocol.Completion{Fence: t.fence}
 	switch {
 	case err == nil:
@@ -138,7 +142,7 @@ const maxMessage = 10_000
 func (t *Task) fail(c *protocol.Completion, err error) {
 	retryable := Retryable(err)
 	c.Status = protocol.Failed
-	c.Error = &protocol.Error{Message: cut(cmp.Or(err.Error(), "failed"), maxMessage), Retryable: &retryable,
+	c.Error = &protocol.Error{Message: cut(storable(cmp.Or(err.Error(), "failed")), maxMessage), Retryable: &retryable,
 		ColumnsUnknown: errors.As(err, new(columnsUnknown))}
 }
 
@@ -164,6 +168,11 @@ func (t *Task) complete(ctx context.Context, c protocol.Completion) error {
 		return fmt.Errorf("report the end of attempt %d of task %s: %w", t.Attempt, t.TaskID, err)
 	}
 	return nil
+}
+
+// storable replaces what a server cannot keep: NUL, and bytes that are not UTF-8.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // cut shortens a text to at most so many bytes, between two runes.

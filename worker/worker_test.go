@@ -263,6 +263,27 @@ func TestHeartbeatsKeepTheLease(t *testing.T) {
 	require.GreaterOrEqual(t, w.Calls("/v1/task/heartbeat"), 3)
 }
 
+// A heartbeat that the server refuses costs the lease.
+func TestNoTextOfProgressOrOfAnErrorIsRefused(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(ctx context.Context, task *worker.Task, _ map[string]any) (any, error) {
+		task.Progress(400, "bad\x00text, \xff\nand \x1b[0mcontrol"+strings.Repeat("é", 1000))
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(workerapitest.Lease + time.Second):
+			return nil, worker.NotRetryable(errors.New("bad\x00error \xff"))
+		}
+	})
+	id := w.act(t, `{}`)
+	running := w.Reach(t, id, "its progress", func(task views.TaskDetail) bool { return task.Progress == 100 })
+	require.Contains(t, running.State, "bad text, \uFFFD and  [0mcontrolééé")
+
+	failed := w.Ended(t, id, protocol.Failed)
+	require.Equal(t, 1, failed.Attempt)
+	require.Equal(t, "bad\uFFFDerror \uFFFD", failed.Error)
+}
+
 func TestALostLeaseStopsTheRun(t *testing.T) {
 	t.Parallel()
 	causes := make(chan error, 1)

@@ -7,6 +7,7 @@ another attempt, what a completion publishes. This side keeps the lease and repo
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from typing import IO, Any, Dict, List, Mapping, Optional
 
@@ -24,7 +25,7 @@ from .errors import (
 )
 from .leases import Leases
 from .logs import LogBuffer, storable
-from .protocol import LONGEST_ERROR, Claim, Task
+from .protocol import LONGEST_ERROR, LONGEST_STATE, Claim, Task
 from .transport import Answer, Body, Transport
 
 log = logging.getLogger("dagctl")
@@ -32,6 +33,8 @@ log = logging.getLogger("dagctl")
 REPORT_PATIENCE = 300.0  # seconds for which reporting the end of an attempt is repeated
 CALL_PATIENCE = 60.0
 COMMIT_TIMEOUT = 600.0  # seconds that an answer may take while the server seals the uploads
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # How an attempt ended, beyond the statuses that the server gives a task.
 STALE = "Stale"  # the server refused its completion: the task continues without it
@@ -112,11 +115,16 @@ class Attempt:
         )
 
     def progress(self, percent: Optional[int], state: Optional[str]) -> None:
-        """Record the progress for the next heartbeat; there is at most one heartbeat a second."""
+        """Record the progress for the next heartbeat; there is at most one heartbeat a second.
+
+        A heartbeat that the server refuses would cost the lease, so none may carry what it does not take.
+        """
         if percent is not None:
-            self._percent = min(100, max(0, int(percent)))
+            if percent != percent:
+                raise ValueError("percent is NaN, not a number from 0 to 100")
+            self._percent = int(min(100, max(0, percent)))
         if state is not None:
-            self._state = state[:1000]
+            self._state = storable(_CONTROLS.sub(" ", state))[:LONGEST_STATE]
         if self._leases:
             self._leases.note(self._key, self._percent, self._state)
 

@@ -11,11 +11,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeV
 
 from .attempt import Attempt
 from .data import Input, Output, Pending, QueryResult
-from .errors import ApiError, Error
+from .errors import ApiError, Error, NotRetryable
 from .logs import TaskLogHandler
 from .protocol import MOST_EVENTS, MOST_TASKS, Cursor, Job, Partition, Task
 from .scratch import Scratch
-from .typed import decode, encode
+from .typed import Mismatch, decode, encode, sound
 
 Named = TypeVar("Named", Input, Output)
 
@@ -243,6 +243,7 @@ class Context:
             if len(self._pending.tasks) == MOST_TASKS:
                 raise Error(f"{MOST_TASKS} tasks wait to be enqueued: call ctx.commit() in between")
             self._enqueued += 1
+            of = f' of a task of "{job}"'
             task = {
                 "job": job,
                 # So that a call repeated because of a lost answer enqueues nothing twice.
@@ -254,16 +255,17 @@ class Context:
                 "metadata": metadata,
                 "partition_key": partition_key,
                 "concurrency_key": concurrency_key,
-                "timer": None if timer is None else _given(encode(timer)),
+                "timer": None if timer is None else _given(encode(timer), of),
             }
-            self._pending.tasks.append(_given(task))
+            self._pending.tasks.append(_given(task, of))
 
     def commit(self) -> Committed:
         """Commit now all that was written, emitted, enqueued and kept as state, while the task goes on."""
         self._attempt.check()
         with self._lock:
+            state = self._changed_state()  # first: if it is not JSON, nothing of the rest is lost
             pending, self._pending = self._pending, Pending()
-            body, state = pending.body(), self._changed_state()
+            body = pending.body()
         body.update(state)
         if not body:
             return Committed()
@@ -301,10 +303,11 @@ class Context:
             body: Dict[str, Any] = {"status": "Completed", **self._pending.body(), **self._changed_state()}
         if self._unchanged:
             body.pop("outputs", None)
+        if result is not None:
+            body["result"] = _json(f'result of handler "{self.task.handler}"', result)
         body.update(
             _given(
                 {
-                    "result": result,
                     "unchanged": self._unchanged or None,
                     "source_version": self.source_version,
                     "cursor": self._reached,
@@ -315,11 +318,12 @@ class Context:
         return body
 
     def _changed_state(self) -> Dict[str, Any]:
-        return {} if _frozen(self.state) == self._known_state else {"operator_state": encode(self.state)}
+        state = _json("state", self.state)
+        return {} if _frozen(state) == self._known_state else {"operator_state": state}
 
     def _event(self, output: Union[str, int, None], fields: Mapping[str, Any]) -> None:
         self._attempt.check()
-        event = _given({"output": self.output(output).index, **fields})
+        event = _given({"output": self.output(output).index, **fields}, " of an event")
         with self._lock:
             if len(self._pending.events) == MOST_EVENTS:
                 raise Error(f"{MOST_EVENTS} events wait to be sent: call ctx.commit() in between")
@@ -336,8 +340,17 @@ def _find(what: str, among: Sequence[Named], name: Union[str, int, None], job: J
     raise Error(f"{job} has no {what} {name!r}; it has: {names}")
 
 
-def _given(fields: Mapping[str, Any]) -> Dict[str, Any]:
-    return {k: encode(v) for k, v in fields.items() if v is not None}
+def _given(fields: Mapping[str, Any], of: str = "") -> Dict[str, Any]:
+    """Return those fields that have a value, as JSON. `of` says in errors what they belong to."""
+    return {k: _json(k + of, v) for k, v in fields.items() if v is not None}
+
+
+def _json(what: str, value: Any) -> Any:
+    """Return a value of a handler as JSON. What is none fails the attempt here, because no call could say it."""
+    try:
+        return sound(value)
+    except Mismatch as mismatch:
+        raise NotRetryable(f"the {what} is not JSON: {mismatch}") from None
 
 
 def _frozen(state: Any) -> str:

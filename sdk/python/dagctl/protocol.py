@@ -25,6 +25,7 @@ MOST_FILES = 10_000
 MOST_LINES = 1000
 LONGEST_LINE = 16_384  # characters
 LONGEST_ERROR = 10_000  # characters
+LONGEST_STATE = 1000  # characters
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import json
 import re
 import typing
 import uuid
@@ -200,3 +201,56 @@ def encode(value: Any) -> Any:
     if item is not None and not hasattr(value, "__len__"):  # a number of numpy's
         return encode(item())
     raise TypeError(f"a {type(value).__name__} cannot be encoded as JSON")
+
+
+def sound(value: Any) -> Any:
+    """Convert a value as `encode` does. Raises Mismatch, which says what of it is not JSON and where."""
+    try:
+        encoded = encode(value)
+        _dumped(encoded)
+    except RecursionError:
+        raise Mismatch("it is nested too deeply, or holds itself") from None
+    except (TypeError, ValueError) as error:
+        raise Mismatch(_fault(value, "") or str(error)) from None
+    return encoded
+
+
+def _dumped(encoded: Any) -> bytes:
+    return json.dumps(encoded, allow_nan=False, ensure_ascii=False).encode()
+
+
+def _fault(value: Any, where: str) -> str:
+    """Find the innermost part of a value that is not JSON. Its text is not quoted, because it may be confidential."""
+    at = f" at {where}" if where else ""
+    try:
+        for place, part in _parts(value):
+            fault = _fault(part, (where + place).lstrip("."))
+            if fault:
+                return fault
+        encoded = encode(value)
+    except TypeError:
+        return f"a {type(value).__name__}{at}"
+    except ValueError as error:  # pydantic's
+        return f"{error}{at}"
+    try:
+        _dumped(encoded)
+    except UnicodeEncodeError:
+        return f"half of a surrogate pair{at}"
+    except ValueError as error:
+        if isinstance(encoded, float):
+            return json.dumps(encoded) + at  # NaN, Infinity or -Infinity
+        return f"{error}{at}"
+    return ""
+
+
+def _parts(value: Any) -> List[typing.Tuple[str, Any]]:
+    """List the parts of what `encode` takes as a container, each with its place in it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f".{f.metadata.get('json', f.name)}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+    if isinstance(value, Mapping):
+        return [(f".{k}", v) for k, v in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{i}]", v) for i, v in enumerate(value)]
+    if hasattr(value, "model_dump"):
+        return _parts(value.model_dump(mode="json"))
+    return []

@@ -204,9 +204,53 @@ Traceback (most recent call last):
         last = self.server.of("/v1/task/complete")[-1].json
         self.assertIn("the result is larger than 64 KiB", last["error"]["message"])
 
-    def test_a_result_without_a_form_in_json(self) -> None:
-        self.run_task(lambda ctx: {"f": open})
-        self.assertIn("cannot be encoded as JSON", self.completion()["error"]["message"])
+    def test_what_is_not_json_fails_the_attempt_at_once(self) -> None:
+        circle: List[Any] = []
+        circle.append(circle)
+        result, nan = 'the result of handler "email:send"', float("nan")
+        for value, fault in [
+            ({"a": nan}, "NaN at a"),
+            ({"a": [1, {"b": float("-inf")}]}, "-Infinity at a[1].b"),
+            (float("inf"), "Infinity"),
+            (Order(1, nan), "NaN at amount"),
+            ({"f": open}, "a builtin_function_or_method at f"),
+            (["x", "half of a pair \ud800"], "half of a surrogate pair at [1]"),
+            ({"a": {"\ud800": 1}}, "half of a surrogate pair at a"),
+            (circle, "it is nested too deeply, or holds itself"),
+        ]:
+            with self.subTest(fault):
+                self.setUp()
+                self.assertEqual(self.run_task(lambda ctx: value), "Failed")
+                error = {"message": f"{result} is not JSON: {fault}", "retryable": False}
+                self.assertEqual(self.completion(), {"status": "Failed", "error": error})
+
+        def state(ctx: dagctl.Context) -> None:
+            ctx.state = {"seen": [nan]}
+
+        outputs = [{"index": 0, "name": "bounced"}]
+        for function, fault in [
+            (state, "the state is not JSON: NaN at seen[0]"),
+            (lambda ctx: ctx.enqueue("b", {"x": nan}), 'the payload of a task of "b" is not JSON: NaN at x'),
+            (lambda ctx: ctx.enqueue("b", metadata={"x": b""}), 'the metadata of a task of "b" is not JSON: a bytes at x'),
+            (lambda ctx: ctx.emit(partition_key="\udfff"), "the partition_key of an event is not JSON: half of a surrogate pair"),
+            (lambda ctx: setattr(ctx, "source_version", nan), "the source_version is not JSON: NaN"),
+        ]:
+            with self.subTest(fault):
+                self.setUp()
+                self.assertEqual(self.run_task(function, outputs=outputs), "Failed")
+                error = self.completion()["error"]
+                self.assertEqual((error["message"].partition("\n")[0], error["retryable"]), (fault, False))
+
+    def test_a_state_that_is_not_json_leaves_what_waits_for_the_commit(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            ctx.enqueue("b")
+            ctx.state = {"at": float("nan")}
+            with self.assertRaises(dagctl.NotRetryable):
+                ctx.commit()
+            ctx.state = None
+
+        self.assertEqual(self.run_task(send), "Completed")
+        self.assertEqual([t["job"] for t in self.completion()["tasks"]], ["b"])
 
     def test_the_end_is_reported_until_it_is_answered(self) -> None:
         ok = self.server.routes["POST /v1/task/complete"]
@@ -241,6 +285,32 @@ class TestLease(Case):
         self.assertEqual(request.json, want)
         (end,) = self.server.of("/v1/task/complete")
         self.assertEqual((end.headers["x-dagctl-task-capability"], end.json["result"]), ("renewed", True))
+
+    def test_progress_is_made_such_that_heartbeats_are_accepted(self) -> None:
+        for percent, text, told in [
+            (10, "bad\x00text", (10, "bad text")),
+            (-3, "half \ud800 of a pair", (0, "half ? of a pair")),
+            (250, "one\nline\x1b[0m\x9f", (100, "one line [0m ")),
+            (float("inf"), "é" * 2000, (100, "é" * 1000)),
+            (99.9, "", (99, "")),
+        ]:
+            with self.subTest(text):
+                self.setUp()
+
+                def send(ctx: dagctl.Context) -> None:
+                    ctx.progress(percent, text)
+                    self.server.wait_for("/v1/task/heartbeat")
+
+                self.assertEqual(self.run_task(send, lease_seconds=1), "Completed")
+                beat = self.server.of("/v1/task/heartbeat")[0].json
+                self.assertEqual((beat["progress"], beat["state"]), told)
+
+    def test_progress_that_is_no_number(self) -> None:
+        def send(ctx: dagctl.Context) -> None:
+            with self.assertRaisesRegex(ValueError, "percent is NaN, not a number from 0 to 100"):
+                ctx.progress(float("nan"))  # type: ignore[arg-type]
+
+        self.assertEqual(self.run_task(send), "Completed")
 
     def test_cancellation(self) -> None:
         beat = {"lease_expires_at": "2026-01-01T00:01:00Z", "cancel_requested": True, "drain_requested": False}
