@@ -133,7 +133,7 @@ func TestRoutesHoldToTheirRules(t *testing.T) {
 			routes = append(routes, route)
 		}
 	}
-	require.Len(t, routes, len(taskCalls)+5, "a route has no test")
+	require.Len(t, routes, len(taskCalls)+6, "a route has no test")
 
 	authztest.Matrix{
 		Handler: s.API.Handler(), Routes: routes, Tokens: authztest.NewTokens(t, s.Pool, s.Org),
