@@ -117,14 +117,14 @@ var (
 		doc: "Where outputs live: parquet (default) or postgres; per job or a list per output.",
 	}
 	executionFields = []field{
-		{name: "max_attempts", of: whole(1, 100), doc: "How many times a task is tried. Default 3."},
+		{name: "max_attempts", of: whole(1, MaxAttempts), doc: "How many times a task is tried. Default 3."},
 		{name: "timeout_seconds", of: numberShape{low: 1, high: 30 * 86400},
 			doc: "Hard limit of one attempt. Default 3600; none for always_on sources."},
 		{name: "heartbeat_timeout_seconds", of: numberShape{low: 5, high: 86400},
 			doc: "Length of a lease. Default 60."},
 		{name: "retry", of: retryShape,
 			doc: "Back-off between attempts: min(max, initial * multiplier^n), jittered by half."},
-		{name: "priority", of: whole(-1000, 1000), doc: "Higher runs first. Default 0."},
+		{name: "priority", of: whole(-MaxPriority, MaxPriority), doc: "Higher runs first. Default 0."},
 		{name: "idle_timeout", of: textShape{valid: validIdleTimeout, longest: 30},
 			doc: "When a reactive job counts as idle: never, 0 or a duration. Default 5m."},
 		{name: "task_retention", of: duration, doc: "How long finished tasks stay. Default: the server's."},

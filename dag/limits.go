@@ -18,4 +18,6 @@ const (
 	MaxFilesBytes     = 64 << 20 // all files that a DAG file names
 	MaxKeyBytes       = 200      // a partition key
 	MaxWindow         = 10_000   // partitions of an input in one window, and that one partition feeds
+	MaxPriority       = 1000     // of a job or a task; the lowest is -MaxPriority
+	MaxAttempts       = 100      // how often one task is tried
 )

@@ -146,7 +146,12 @@ func wantedTask(
 	if !isObject(item.Metadata) {
 		wrong = append(wrong, "metadata: it is not a JSON object")
 	}
-	if payload != nil {
+	if err := literal.Nesting(item.Metadata); err != nil {
+		wrong = append(wrong, "metadata: "+err.Error())
+	}
+	if err := literal.Nesting(item.Payload); err != nil {
+		wrong = append(wrong, "payload: "+err.Error())
+	} else if payload != nil {
 		if err := payload.Check(item.Payload); err != nil {
 			wrong = append(wrong, "payload: "+err.Error())
 		}
@@ -323,7 +328,7 @@ type EnqueueItem struct {
 	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"200"`
 	Payload        json.RawMessage `json:"payload,omitempty"`
 	Partition      string          `json:"partition,omitempty" maxLength:"200"`
-	Priority       *int            `json:"priority,omitempty"`
+	Priority       *int            `json:"priority,omitempty" minimum:"-1000" maximum:"1000"`
 	RunAt          *time.Time      `json:"run_at,omitempty"`
 	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100"`
 	Metadata       json.RawMessage `json:"metadata,omitempty" doc:"A JSON object"`

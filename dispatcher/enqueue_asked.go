@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/worker/protocol"
@@ -254,6 +255,9 @@ func TimerPayload(job *registry.Job) (func(json.RawMessage) error, error) {
 		return nil, err
 	}
 	return func(payload json.RawMessage) error {
+		if err := literal.Nesting(payload); err != nil {
+			return fault.New(fault.Invalid, "delivery_payload: %w", err)
+		}
 		if schema == nil {
 			return nil
 		}

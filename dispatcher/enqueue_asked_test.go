@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,7 @@ func TestTasksAskForTasks(t *testing.T) {
 // A request that cannot be met ends the attempt for good with an error that names it; none of its tasks is created.
 func TestWhatMayNotBeAskedFor(t *testing.T) {
 	t.Parallel()
+	beyond := 99999999999
 	good := operators.EnqueuedTask{Job: "send", Payload: dispatchertest.Payload(map[string]string{"to": "a"})}
 	for name, c := range map[string]struct {
 		bad  operators.EnqueuedTask
@@ -116,6 +118,12 @@ func TestWhatMayNotBeAskedFor(t *testing.T) {
 		"another DAG's": {operators.EnqueuedTask{Job: "mail/send"}, "is in another DAG"},
 		"a payload": {operators.EnqueuedTask{Job: "send", Payload: dispatchertest.Payload(map[string]int{"to": 1})},
 			"payload: "},
+		"a priority": {operators.EnqueuedTask{Job: "load", PartitionKey: "p", Priority: &beyond},
+			"tasks[1].priority: 99999999999 is not between -1000 and 1000"},
+		"a number of attempts": {operators.EnqueuedTask{Job: "load", PartitionKey: "p", MaxAttempts: beyond},
+			"tasks[1].max_attempts: 99999999999 is not between 1 and 100"},
+		"a deep payload": {operators.EnqueuedTask{Job: "load", PartitionKey: "p",
+			Payload: json.RawMessage(strings.Repeat("[", 600) + strings.Repeat("]", 600))}, "is nested too deeply"},
 		"a partition": {operators.EnqueuedTask{Job: "load", PartitionKey: "a/b"}, "partition key"},
 	} {
 		t.Run(name, func(t *testing.T) {

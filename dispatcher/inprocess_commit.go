@@ -181,6 +181,7 @@ func (d *Dispatcher) commitLocal(
 
 	problems := append(p.problems, attempt.checkEvents(body.Events)...)
 	problems = append(problems, checkJSON("body.operator_state", c.State)...)
+	problems = append(problems, checkAsked(body.Tasks)...)
 	if err := refuse(problems); err != nil {
 		return answer, err
 	}

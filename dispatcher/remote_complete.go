@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -311,6 +312,7 @@ func (attempt *RemoteAttempt) checkCompletion(body protocol.Completion) (problem
 	problems = append(problems, checkJSON("body.result", body.Result)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
 	problems = append(problems, checkReading("body.reading", body.Reading)...)
+	problems = append(problems, checkAsked(body.Tasks)...)
 	return append(problems, attempt.checkEvents(body.Events)...)
 }
 
@@ -342,9 +344,14 @@ func (attempt *RemoteAttempt) checkReport(body protocol.Completion) (problems []
 	}
 	if len(body.Result) > maxResultBytes {
 		wrong("result", "has %d bytes; at most %d are allowed", len(body.Result), maxResultBytes)
+	} else if n := literal.StoredOver(maxResultBytes, body.Result); n > 0 && literal.Nesting(body.Result) == nil {
+		wrong("result", "takes %d bytes in the database, where each value has a few of its own; at most %d are allowed",
+			n, maxResultBytes)
 	}
 	if body.Cursor != nil && attempt.Assignment.Cursor == nil {
 		wrong("cursor", "the job's outputs are not partitioned by cursor")
+	} else if body.Cursor != nil && *body.Cursor == math.MaxInt64 {
+		wrong("cursor", "nothing can follow %d, the highest number of 64 bits", *body.Cursor)
 	}
 
 	for i, o := range body.ColumnLineage {
@@ -367,10 +374,30 @@ func checkJSON(where string, text json.RawMessage) []fault.Problem {
 		message := fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), maxStateBytes)
 		return []fault.Problem{{Location: where, Message: message}}
 	}
-	if err := literal.Escapes(text); err != nil {
+	if err := cmp.Or(literal.Escapes(text), literal.Nesting(text)); err != nil {
 		return []fault.Problem{{Location: where, Message: err.Error()}}
 	}
 	return nil
+}
+
+// checkAsked lists what keeps the tasks that an attempt asks for from being stored, whatever their jobs are.
+func checkAsked(asked []protocol.EnqueuedTask) (problems []fault.Problem) {
+	wrong := func(i int, field string, err error) {
+		problems = append(problems, fault.Problem{Location: fmt.Sprintf("body.tasks[%d].%s", i, field),
+			Message: err.Error()})
+	}
+	for i, t := range asked {
+		if field, err := operators.EnqueuedTask(t).CheckNumbers(); err != nil {
+			wrong(i, field, err)
+		}
+		if err := literal.Nesting(t.Payload); err != nil {
+			wrong(i, "payload", err)
+		}
+		if err := literal.Nesting(t.Metadata); err != nil {
+			wrong(i, "metadata", err)
+		}
+	}
+	return problems
 }
 
 // refuse returns the problems of a request as one error, or nil where there are none.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -446,6 +448,56 @@ func TestFaultsOfACommitAreListed(t *testing.T) {
 	state, err := f.complete(f.completed(good), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", state.Status)
+}
+
+// What no column of the database takes is refused with its place, and is no failure of the attempt.
+func TestWhatCannotBeStoredIsRefused(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	w.Serve(dispatchertest.Edit(farDAG, `handler: "feed" }`, `handler: "feed" }, enqueues: [daily]`))
+	f, chain := claimFar(w.Tenant, "feed", ""), claimFar(w.Tenant, "chain", "")
+	deep := json.RawMessage(strings.Repeat("[", 9000) + strings.Repeat("]", 9000))
+	beyond, last := 99999999999, int64(math.MaxInt64)
+	asks := []protocol.EnqueuedTask{{Job: "daily", PartitionKey: "b", Priority: &beyond},
+		{Job: "daily", PartitionKey: "c", MaxAttempts: beyond}, {Job: "daily", PartitionKey: "d", Payload: deep},
+		{Job: "daily", PartitionKey: "e", Metadata: deep}}
+	before := committed(w)
+
+	places := func(err error) (places []string) {
+		var e *fault.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, fault.Invalid, e.Kind)
+		for _, p := range e.Problems {
+			places = append(places, p.Location)
+		}
+		return places
+	}
+	asked := []string{"body.tasks[0].priority", "body.tasks[1].max_attempts", "body.tasks[2].payload",
+		"body.tasks[3].metadata"}
+	body := f.completed(nil)
+	body.Tasks, body.OperatorState = asks, deep
+	_, err := f.complete(body, time.Now())
+	require.ElementsMatch(t, append(asked, "body.operator_state"), places(err))
+	_, err = f.commit(protocol.Events{Tasks: asks, OperatorState: deep}, time.Now())
+	require.ElementsMatch(t, append(asked, "body.operator_state"), places(err))
+
+	for text, says := range map[string]string{
+		string(deep): "is nested too deeply: lists and objects may be 500 levels deep",
+		"[" + strings.Repeat("1,", 20_000) + "1]": "takes 240020 bytes in the database",
+	} {
+		body := f.completed(nil)
+		body.Result = json.RawMessage(text)
+		_, err := f.complete(body, time.Now())
+		require.Contains(t, places(err), "body.result")
+		require.ErrorContains(t, err, says)
+	}
+	body = chain.completed(nil)
+	body.Cursor = &last
+	_, err = chain.complete(body, time.Now())
+	require.Equal(t, []string{"body.cursor"}, places(err))
+
+	require.Equal(t, before, committed(w), "and the attempts go on")
+	w.Check()
 }
 
 // A file that is not Parquet fails the attempt, as it would in the server's own process.

@@ -67,6 +67,7 @@ func (d *Dispatcher) commitEvents(
 	}
 	problems = append(problems, attempt.checkEvents(body.Events)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
+	problems = append(problems, checkAsked(body.Tasks)...)
 	if err := refuse(problems); err != nil {
 		return answer, err
 	}

@@ -9,6 +9,7 @@ package operators
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -225,6 +226,18 @@ type EnqueuedTask struct {
 	PartitionKey   string          `json:"partition_key,omitempty"`
 	ConcurrencyKey string          `json:"concurrency_key,omitempty"`
 	Timer          *protocol.Timer `json:"timer,omitempty"` // asks for a timer instead
+}
+
+// CheckNumbers refuses a number beyond the bounds that jobs have for it, and names its field.
+func (t EnqueuedTask) CheckNumbers() (field string, err error) {
+	if p := t.Priority; p != nil && (*p < -dag.MaxPriority || *p > dag.MaxPriority) {
+		return "priority", fmt.Errorf("%d is not between %d and %d", *p, -dag.MaxPriority, dag.MaxPriority)
+	}
+	if t.MaxAttempts < 0 || t.MaxAttempts > dag.MaxAttempts {
+		return "max_attempts", fmt.Errorf("%d is not between 1 and %d, or 0 for what the job says", t.MaxAttempts,
+			dag.MaxAttempts)
+	}
+	return "", nil
 }
 
 // ColumnOrigin records that an output column was computed from an input column.

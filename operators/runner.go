@@ -162,19 +162,32 @@ func (r *Runner) runWithoutFiles(
 
 const maxResult = 64 << 10
 
+// checkResult refuses what cannot be stored of what a run returned.
 func checkResult(a *Assignment, result Result) error {
 	if len(result.Result) > maxResult {
 		return Permanent(fault.New(fault.TooLarge, "the result has %d bytes; %d are allowed", len(result.Result),
 			maxResult))
 	}
 	texts := []json.RawMessage{result.Result, result.State}
-	for _, task := range result.Tasks {
+	for i, task := range result.Tasks {
+		if field, err := task.CheckNumbers(); err != nil {
+			return Permanent(fault.New(fault.Invalid, "tasks[%d].%s: %w", i, field, err))
+		}
 		texts = append(texts, task.Payload, task.Metadata)
 	}
 	for _, text := range texts {
-		if err := literal.Numbers(text); err != nil {
+		err := literal.Numbers(text)
+		if err == nil {
+			err = literal.Nesting(text)
+		}
+		if err != nil {
 			return Permanent(fault.New(fault.Invalid, "the run's result: %w", err))
 		}
+	}
+
+	if n := literal.StoredOver(maxResult, result.Result); n > 0 {
+		return Permanent(fault.New(fault.TooLarge, "the result takes %d bytes in the database; %d are allowed", n,
+			maxResult))
 	}
 	return Permanent(a.RefuseSecrets(result.Tasks))
 }

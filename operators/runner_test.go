@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -171,6 +172,12 @@ func TestRunnerFailures(t *testing.T) {
 		"result too large": {func(context.Context, *operators.Task) (operators.Result, error) {
 			return operators.Result{Result: make([]byte, 70_000)}, nil
 		}, "the result has 70000 bytes; 65536 are allowed", false},
+		"many values": {func(context.Context, *operators.Task) (operators.Result, error) {
+			return operators.Result{Result: []byte("[" + strings.Repeat("1,", 20_000) + "1]")}, nil
+		}, "the result takes 240020 bytes in the database; 65536 are allowed", false},
+		"a deep state": {func(context.Context, *operators.Task) (operators.Result, error) {
+			return operators.Result{State: []byte(strings.Repeat("[", 501) + strings.Repeat("]", 501))}, nil
+		}, "the run's result: is nested too deeply", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,6 +71,10 @@ func (w *work) segment(ctx context.Context, a Assignment, dirs []string, result 
 
 	if upTo <= after {
 		return "", nil
+	}
+	if upTo == math.MaxInt64 {
+		return "", Permanent(fault.New(fault.Invalid, "nothing can follow %s %d, the highest number of 64 bits", column,
+			upTo))
 	}
 	return dag.Segment(after, upTo), nil
 }

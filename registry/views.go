@@ -70,7 +70,7 @@ type DeployRequest struct {
 	ForwardOnly bool   `json:"forward_only,omitempty" doc:"Rebuilt datasets keep their existing partitions unchanged, for good, and compute later ones; refused if nothing rebuilt has partitions"`
 	ForwardFrom string `json:"forward_from,omitempty" maxLength:"200" doc:"With forward_only: compute this partition and those after it, too"`
 
-	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
+	Base *int `json:"base_version,omitempty" minimum:"0" maximum:"2147483647" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
 
 	Force []string `json:"-"` // jobs to compute anew, even if their outputs exist
 }

@@ -140,11 +140,11 @@ func eventPosition(id string) (p Position, err error) {
 		return p, nil
 	}
 	attempt, seq, _ := strings.Cut(id, ".")
-	p.Attempt, err = strconv.Atoi(attempt)
-	if err == nil {
+	number, err := strconv.ParseInt(attempt, 10, 32)
+	if p.Attempt = int32(number); err == nil {
 		p.Seq, err = strconv.ParseInt(seq, 10, 64)
 	}
-	if err != nil || p.Attempt < 0 || p.Seq < 0 || p.Attempt > 1<<30 {
+	if err != nil || p.Attempt < 0 || p.Seq < 0 {
 		return p, fault.New(fault.Invalid, "Last-Event-ID %q is not the id of a line", id)
 	}
 	return p, nil

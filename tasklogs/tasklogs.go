@@ -195,12 +195,12 @@ type Line struct {
 
 // Position is the position of a line in a task's log, in which attempts follow each other.
 type Position struct {
-	Attempt int   `json:"a"`
+	Attempt int32 `json:"a"`
 	Seq     int64 `json:"s"`
 }
 
 // Position returns the position of the line.
-func (l Line) Position() Position { return Position{l.Attempt, l.Seq} }
+func (l Line) Position() Position { return Position{int32(l.Attempt), l.Seq} }
 
 // Selection selects the lines to read.
 type Selection struct {

@@ -391,6 +391,17 @@ func TestHostileInputIsNeverOurFault(t *testing.T) {
 		"?offset=-5", "?offset=100000", "?partition=%00", "?partition=%27", "?search=%25_%5c", "?status=Nonsense",
 		"?dead=perhaps", "?before=x", "?after=%ff", "?tag=%FF", "?a=%zz",
 	}
+	for body, place := range map[string]string{
+		`{"payload": {"text": "x"}, "priority": 99999999999}`:                                             "body.priority",
+		`{"items": [{"payload": {"text": "x"}}, {"priority": -99999999999}]}`:                             "body.items[1].priority",
+		`{"payload": {"text": "x", "deep": ` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}}`: "payload: is nested too deeply",
+	} {
+		status, answer := w.send(t, writer, http.MethodPost, "/v1/jobs/readings/note/tasks", "application/json",
+			strings.NewReader(body))
+		require.Equal(t, http.StatusUnprocessableEntity, status, answer)
+		require.Contains(t, answer, place)
+	}
+
 	for _, route := range w.app.API.Routes() {
 		if route.Rule == authz.Public || route.Rule == authz.Admin {
 			continue
@@ -413,6 +424,7 @@ func TestHostileInputIsNeverOurFault(t *testing.T) {
 			}
 		}
 	}
+
 	requireNotOurs(t, w, http.MethodPost, "/v1/dags/readings/versions", &endless{})
 	requireNotOurs(t, w, http.MethodPost, "/v1/jobs/readings/note/tasks", &endless{})
 }

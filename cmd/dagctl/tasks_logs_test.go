@@ -73,8 +73,9 @@ func TestATaskHasALog(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, page, "no end of line")
 	for path, want := range map[string]int{"/v1/tasks/" + id + "/logs?cursor=x": 422,
-		"/v1/tasks/0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69/logs": 404,
-		"/v1/tasks/none/logs/stream":                          404, "/v1/tasks/none/logs": 422} {
+		"/v1/tasks/" + id + "/logs?cursor=eyJhIjo5OTk5OTk5OTk5OX0": 422,
+		"/v1/tasks/0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69/logs":      404,
+		"/v1/tasks/none/logs/stream":                               404, "/v1/tasks/none/logs": 422} {
 		status, body := w.send(t, writer, "GET", path, "", nil)
 		require.Equal(t, want, status, "%s: %s", path, body)
 	}

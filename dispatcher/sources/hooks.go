@@ -202,6 +202,9 @@ func deliveredJSON(body []byte) (json.RawMessage, error) {
 	if err := literal.Escapes(body); err != nil {
 		return nil, fault.New(fault.Invalid, "the body %w", err)
 	}
+	if err := literal.Nesting(body); err != nil {
+		return nil, fault.New(fault.Invalid, "the body %w", err)
+	}
 	if err := literal.Numbers(body); err != nil {
 		return nil, fault.New(fault.Invalid, "the body: %w", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/dag"
 )
 
 // Class is what a task is for, as far as its share of the slots goes.
@@ -31,17 +33,14 @@ func (w Weights) of(c Class) float64 {
 	return float64(w[c])
 }
 
-// Bounds of rankOf.
-const (
-	PriorityWorth = time.Hour // a task counts as queued this much earlier for each unit of its priority
-	maxPriority   = 1000      // as in DAG files, so that no task is preferred to others without bound
-)
+// PriorityWorth is how much earlier a task counts as queued for each unit of its priority.
+const PriorityWorth = time.Hour
 
 // rankOf returns the place of a task in the order of its DAG, lowest first: the time when it was queued, in
 // milliseconds, less an hour for each unit of its priority. A task that has waited longer than that goes before a
 // preferred one that came later, so that none waits for ever.
 func rankOf(priority int, queued time.Time) int64 {
-	priority = min(max(priority, -maxPriority), maxPriority)
+	priority = min(max(priority, -dag.MaxPriority), dag.MaxPriority)
 	return queued.UnixMilli() - int64(priority)*PriorityWorth.Milliseconds()
 }
 

@@ -27,7 +27,7 @@ type RematerializeRequest struct {
 	Downstream bool `json:"downstream,omitempty" doc:"Also rebuild DAGs that read it; otherwise they follow in place"`
 	DryRun     bool `json:"dry_run,omitempty" doc:"Only say what would be rebuilt"`
 
-	Base *int `json:"base_version,omitempty" minimum:"0" doc:"The active version of the dataset's DAG that it was planned against; refused with 409 if another is active now"`
+	Base *int `json:"base_version,omitempty" minimum:"0" maximum:"2147483647" doc:"The active version of the dataset's DAG that it was planned against; refused with 409 if another is active now"`
 
 	Supersede     bool `json:"supersede,omitempty" doc:"Abandon running builds of these DAGs, and keep what they built"`
 	CancelTasks   bool `json:"cancel_tasks,omitempty" doc:"As for a deploy"`

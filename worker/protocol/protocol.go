@@ -30,7 +30,7 @@ const (
 // Fence identifies the attempt that makes a call, with a token that only this attempt knows.
 type Fence struct {
 	TaskID     uuid.UUID `json:"task_id"`
-	Attempt    int       `json:"attempt" minimum:"1"`
+	Attempt    int       `json:"attempt" minimum:"1" maximum:"2147483647"`
 	LeaseToken uuid.UUID `json:"lease_token"`
 }
 
@@ -228,7 +228,7 @@ type WorkerHeartbeat struct {
 	Hostname     string     `json:"hostname,omitempty" maxLength:"255"`
 	Version      string     `json:"version,omitempty" maxLength:"100"`
 	PoolSize     int        `json:"pool_size" minimum:"0" maximum:"100000"`
-	CurrentTasks int        `json:"current_tasks" minimum:"0"`
+	CurrentTasks int        `json:"current_tasks" minimum:"0" maximum:"2147483647"`
 	Runtimes     []string   `json:"runtimes" maxItems:"50"`
 	Operators    []Operator `json:"operators,omitempty" maxItems:"200"`
 	Handlers     []string   `json:"handlers,omitempty" maxItems:"1000"`
@@ -290,7 +290,7 @@ type EnqueuedTask struct {
 	Job            string          `json:"job" minLength:"1" maxLength:"200" doc:"JOB of the same DAG, or DAG/JOB"`
 	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"512"`
 	Payload        json.RawMessage `json:"payload,omitempty"`
-	Priority       *int            `json:"priority,omitempty"`
+	Priority       *int            `json:"priority,omitempty" minimum:"-1000" maximum:"1000"`
 	RunAt          *time.Time      `json:"run_at,omitempty"`
 	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"0" maximum:"100"`
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
