@@ -302,43 +302,51 @@ func writeEndings(b *pg.Batch, tasks []Ended, now time.Time) error {
 				first.ID, len(tasks), first.Row.Status)
 		}
 		return nil
-	}, `
-		WITH w AS (
-			SELECT * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-				$9::text[], $10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[],
-				$15::timestamptz[], $16::boolean[])
-				AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker,
-					started_at, spare)),
-		released AS (DELETE FROM leases WHERE task_id = ANY($2) RETURNING task_id, staging, progress, state),
-		tried AS (
-			INSERT INTO task_attempts AS a
-				(task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error, staging, progress, state)
-			SELECT id, attempt, org, worker, started_at, $1,
-				CASE WHEN w.reason IN ('', 'error') THEN status ELSE w.reason END, NULLIF(message, ''),
-				coalesce(r.staging, '{}'), r.progress, r.state
-			FROM w LEFT JOIN released r ON r.task_id = w.id
-			WHERE started_at IS NOT NULL AND (status <> 'Completed'
-				OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = w.id AND a.attempt = w.attempt OFFSET 0)
-				OR spare AND EXISTS (SELECT FROM released WHERE task_id = id AND staging <> '{}'))
-			ON CONFLICT (task_id, attempt) DO UPDATE
-			SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error,
-				progress = EXCLUDED.progress, state = EXCLUDED.state
-			WHERE a.ended_at IS NULL)
-		UPDATE tasks t SET status = w.status, reason = NULLIF(w.reason, ''),
-			state = coalesce(NULLIF(w.state, ''), r.state, t.state), error_message = NULLIF(w.message, ''),
-			completion_hash = NULLIF(w.hash, ''), outputs = NULLIF(w.outputs, '')::jsonb,
-			completed_at = CASE WHEN w.retry_at IS NULL THEN $1::timestamptz END, next_retry_at = w.retry_at,
-			failures = LEAST(failures + w.failed, max_attempts),
-			progress = CASE WHEN w.status = 'Completed' THEN 100 ELSE coalesce(r.progress, t.progress) END,
-			version = version + 1
-		FROM w LEFT JOIN released r ON r.task_id = w.id
-		WHERE t.id = w.id AND t.org_id = w.org AND t.status = w.was`,
-		append([]any{now}, pg.Columns(rows)...)...)
+	}, endTasks, append([]any{now}, pg.Columns(rows)...)...)
 	insertTrail(b, trail)
 	return nil
 }
 
-// endingRow is a row of w in the statement of writeEndings; its fields are in the order of w's columns.
+// endTasks ends tasks at a moment ($1). A lease's last progress and state stay with what they were about.
+//
+// The lease rows are joined in full, since PostgreSQL can only hash a full join: it takes w for ten rows, and compared
+// each of several hundred endings with each lease in a left one.
+const endTasks = `
+	WITH w AS (
+		SELECT * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+			$9::text[], $10::timestamptz[], $11::int[], $12::text[], $13::int[], $14::text[],
+			$15::timestamptz[], $16::boolean[])
+			AS w(id, org, status, reason, state, message, hash, outputs, retry_at, failed, was, attempt, worker,
+				started_at, spare)),
+	released AS (DELETE FROM leases WHERE task_id = ANY($2) RETURNING task_id, staging, progress, state),
+	ended AS MATERIALIZED (
+		SELECT w.*, r.staging, r.progress AS reached, r.state AS last_state
+		FROM w FULL JOIN released r ON r.task_id = w.id),
+	tried AS (
+		INSERT INTO task_attempts AS a
+			(task_id, attempt, org_id, worker_id, started_at, ended_at, outcome, error, staging, progress, state)
+		SELECT id, attempt, org, worker, started_at, $1,
+			CASE WHEN reason IN ('', 'error') THEN status ELSE reason END, NULLIF(message, ''),
+			coalesce(staging, '{}'), reached, last_state
+		FROM ended e
+		WHERE started_at IS NOT NULL AND (status <> 'Completed'
+			OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = e.id AND a.attempt = e.attempt OFFSET 0)
+			OR spare AND staging <> '{}')
+		ON CONFLICT (task_id, attempt) DO UPDATE
+		SET ended_at = EXCLUDED.ended_at, outcome = EXCLUDED.outcome, error = EXCLUDED.error,
+			progress = EXCLUDED.progress, state = EXCLUDED.state
+		WHERE a.ended_at IS NULL)
+	UPDATE tasks t SET status = e.status, reason = NULLIF(e.reason, ''),
+		state = coalesce(NULLIF(e.state, ''), e.last_state, t.state), error_message = NULLIF(e.message, ''),
+		completion_hash = NULLIF(e.hash, ''), outputs = NULLIF(e.outputs, '')::jsonb,
+		completed_at = CASE WHEN e.retry_at IS NULL THEN $1::timestamptz END, next_retry_at = e.retry_at,
+		failures = LEAST(failures + e.failed, max_attempts),
+		progress = CASE WHEN e.status = 'Completed' THEN 100 ELSE coalesce(e.reached, t.progress) END,
+		version = version + 1
+	FROM ended e
+	WHERE t.id = e.id AND t.org_id = e.org AND t.status = e.was`
+
+// endingRow is a row of w in endTasks; its fields are in the order of w's columns.
 type endingRow struct {
 	ID, Org                                       uuid.UUID
 	Status, Reason, State, Message, Hash, Outputs string

@@ -1,14 +1,17 @@
 package tasks
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/testdb"
 )
 
 func TestRetryAfterBacksOff(t *testing.T) {
@@ -89,4 +92,25 @@ func TestMayComplete(t *testing.T) {
 			require.Equal(t, c.repeated, repeated)
 		})
 	}
+}
+
+// Tasks end in batches of hundreds, whose number the plan does not know: it must not compare all with all.
+func TestEndingsAreJoinedByHash(t *testing.T) {
+	t.Parallel()
+	conn, err := testdb.New(t).Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SET plan_cache_mode = force_generic_plan`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `PREPARE ending AS `+endTasks)
+	require.NoError(t, err)
+
+	rows, err := conn.Query(t.Context(), `EXPLAIN EXECUTE ending (now()`+strings.Repeat(", NULL", 15)+`)`,
+		pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	plan := strings.Join(lines, "\n")
+	require.Contains(t, plan, "Hash Full Join")
+	require.NotContains(t, plan, "Join Filter", "a nested loop that compares all with all")
 }
