@@ -193,8 +193,9 @@ func checkResult(a *Assignment, result Result) error {
 }
 
 func (r *Runner) log(a Assignment) *slog.Logger {
-	return slog.New(lateAttrs{Handler: logOr(r.Log).Handler()}).With("org", a.OrgSlug, "dag", a.DAG, "job", a.Job,
-		"task", a.TaskID, "attempt", a.Attempt)
+	return slog.New(lateAttrs{logOr(r.Log).Handler(), []slog.Attr{slog.String("org", a.OrgSlug),
+		slog.String("dag", a.DAG), slog.String("job", a.Job), slog.Any("task", a.TaskID),
+		slog.Int("attempt", a.Attempt)}})
 }
 
 // task creates the task's folders and fetches its inputs.

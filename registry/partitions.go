@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -349,18 +350,26 @@ func Contents(b *pg.Batch, pins []Pin) *pg.Later[map[Pin]Content] {
 		at            time.Time
 		files, schema []byte
 		mixed, kept   bool
+
+		decoded []byte           // the schema of the row before this one,
+		columns []storage.Column // and its columns: those of most revisions of a call are the same
 	)
 	versions, keys := splitRefs(refs)
-	columns := []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema, &mixed, &kept}
-	b.Query("contents of revisions", columns, func() error {
+	row := []any{&pin.Version, &pin.Key, &pin.Revision, &at, &files, &schema, &mixed, &kept}
+	b.Query("contents of revisions", row, func() error {
 		c := Content{Partition: storage.Partition{Key: pin.Key, Revision: pin.Revision}, At: at, Mixed: mixed,
 			Kept: kept}
 		if err := json.Unmarshal(files, &c.Files); err != nil {
 			return err
 		}
-		if err := json.Unmarshal(schema, &c.Schema); err != nil {
-			return err
+		if !bytes.Equal(schema, decoded) {
+			columns = nil
+			if err := json.Unmarshal(schema, &columns); err != nil {
+				return err
+			}
+			decoded = schema
 		}
+		c.Schema = columns
 		found[pin] = c
 		return nil
 	}, `

@@ -259,3 +259,11 @@ func TestOutputKeys(t *testing.T) {
 		})
 	}
 }
+
+func TestRevisionKeysAreThoseOfStoredTasks(t *testing.T) {
+	t.Parallel()
+	dataset, version := uuid.MustParse("0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69"), uuid.MustParse(
+		"ffffffff-0000-7b0c-9a3e-1f2d3c4b5a6a")
+	require.Equal(t, "partition:"+dataset.String()+":"+version.String()+":2026-01-01@17",
+		RevisionKey(dataset, version, "2026-01-01", 17))
+}

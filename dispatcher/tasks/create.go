@@ -1,6 +1,8 @@
 package tasks
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -121,13 +123,8 @@ func sharedSlots(wanted []Request) []Slot {
 // the same tasks cannot deadlock. Tasks with slots of their own keep the order of the requests, which is that of their
 // ids.
 func inOrder(a, b Request) int {
-	if c := slices.Compare(a.Job.Origin[:], b.Job.Origin[:]); c != 0 {
-		return c
-	}
-	if c := slices.Compare(a.ID[:], b.ID[:]); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Dedupe+"\x00"+a.Slot, b.Dedupe+"\x00"+b.Slot)
+	return cmp.Or(bytes.Compare(a.Job.Origin[:], b.Job.Origin[:]), bytes.Compare(a.ID[:], b.ID[:]),
+		strings.Compare(a.Dedupe, b.Dedupe), strings.Compare(a.Slot, b.Slot))
 }
 
 // attach records the queued task for each request whose slot holds one, and returns the requests to insert.

@@ -16,6 +16,9 @@ import (
 // connections, or the network is broken. It is then unknown whether a transaction in its COMMIT took effect. A caller
 // may try again if doing so twice does no harm.
 func Away(err error) bool {
+	if err == nil {
+		return false
+	}
 	var said *pgconn.PgError
 	if errors.As(err, &said) {
 		switch said.Code {
