@@ -341,6 +341,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 func TestNoPathsOfSomebodysMachine(t *testing.T) {
 	t.Parallel()
 	private := regexp.MustCompile("(^|[\\s\"'`(=:])/(work|root|Users/\\w+|home/\\w+)/")
+	places := []string{"work", "root", "Users", "home"}
 	const ours = "/home/linuxbrew/" // where Homebrew lives on every Linux machine
 	textual := []string{".go", ".mod", ".md", ".yaml", ".yml", ".sql", ".sh", ".html", ".css", ".js", ".py", ".json",
 		""}
@@ -350,8 +351,11 @@ func TestNoPathsOfSomebodysMachine(t *testing.T) {
 		}
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		found := private.FindString(strings.ReplaceAll(string(text), ours, ""))
-		assert.Empty(t, found, path)
+		others := strings.ReplaceAll(string(text), ours, "")
+		if !slices.ContainsFunc(places, func(place string) bool { return strings.Contains(others, "/"+place+"/") }) {
+			return // the expression takes half a minute for all files
+		}
+		assert.Empty(t, private.FindString(others), path)
 	})
 }
 

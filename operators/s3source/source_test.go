@@ -182,65 +182,65 @@ func seed(t *testing.T, s *tests3.Server, days, each int) {
 	require.NoError(t, group.Wait())
 }
 
-// Of 20,000 objects, all but the last day's are listed once; what is new behind them is found by one request, what came
+// Of 5,000 objects, all but the last day's are listed once; what is new behind them is found by one request, what came
 // late or was overwritten by the next listing of everything.
 func TestAListingGoesOnWhereAllWasRead(t *testing.T) {
 	t.Parallel()
 	s := tests3.Start(t)
-	seed(t, s, 200, 100)
+	seed(t, s, 50, 100)
 	r := newReader(t, s, daily, fields{"ascending_keys": true, "list_all_every": "1h"})
 
 	all, news, requests := r.list(t)
-	require.Len(t, all.Units, 200)
-	require.Len(t, news, 200)
-	require.Equal(t, int64(20), requests)
+	require.Len(t, all.Units, 50)
+	require.Len(t, news, 50)
+	require.Equal(t, int64(5), requests)
 	_, news, requests = r.list(t)
-	require.Len(t, news, 200, "nothing is settled before it is published")
-	require.Equal(t, int64(20), requests)
+	require.Len(t, news, 50, "nothing is settled before it is published")
+	require.Equal(t, int64(5), requests)
 
 	r.publish(all)
 	_, news, requests = r.list(t)
 	require.Empty(t, news)
-	require.Equal(t, int64(20), requests, "it learns that all is published")
+	require.Equal(t, int64(5), requests, "it learns that all is published")
 	part, news, requests := r.list(t)
 	require.Empty(t, news)
 	require.Equal(t, int64(1), requests)
 	require.True(t, part.Partial)
-	require.Equal(t, 199, part.Before)
+	require.Equal(t, 49, part.Before)
 	require.Len(t, part.Units, 1, "the last day, of which more may come")
-	require.Equal(t, all.Units[199], part.Units[0])
+	require.Equal(t, all.Units[49], part.Units[0])
 
 	// New objects of the last day and behind it.
-	put(t, s, "2020-07-18/99999.csv", "n\n1\n")
-	put(t, s, "2020-07-19/00000.csv", "n\n1\n")
+	put(t, s, "2020-02-19/99999.csv", "n\n1\n")
+	put(t, s, "2020-02-20/00000.csv", "n\n1\n")
 	part, news, requests = r.list(t)
-	require.Equal(t, []string{"2020-07-18", "2020-07-19"}, news)
+	require.Equal(t, []string{"2020-02-19", "2020-02-20"}, news)
 	require.Equal(t, int64(1), requests)
 	r.publish(part)
 
 	// What comes late and what is overwritten lies before the position.
 	put(t, s, "2020-01-05/99999.csv", "n\n1\n")
-	put(t, s, "2020-03-01/00000.csv", "n\n2\n")
+	put(t, s, "2020-02-01/00000.csv", "n\n2\n")
 	_, news, requests = r.list(t)
 	require.Empty(t, news)
 	require.Equal(t, int64(1), requests)
 	r.e.Now = r.e.Now.Add(time.Hour)
 	all, news, requests = r.list(t)
-	require.Equal(t, []string{"2020-01-05", "2020-03-01"}, news)
-	require.Equal(t, int64(21), requests)
+	require.Equal(t, []string{"2020-01-05", "2020-02-01"}, news)
+	require.Equal(t, int64(6), requests)
 	require.False(t, all.Partial)
-	require.Len(t, all.Units, 201)
+	require.Len(t, all.Units, 51)
 
 	// The position stays before them until they are published.
 	part, news, _ = r.list(t)
-	require.Equal(t, []string{"2020-01-05", "2020-03-01"}, news)
+	require.Equal(t, []string{"2020-01-05", "2020-02-01"}, news)
 	require.Equal(t, 4, part.Before)
 	r.publish(all)
 	_, _, _ = r.list(t)
 	part, news, requests = r.list(t)
 	require.Empty(t, news)
 	require.Equal(t, int64(1), requests)
-	require.Equal(t, 200, part.Before)
+	require.Equal(t, 50, part.Before)
 }
 
 // An object whose name is no day is left out of every listing that reaches it, and holds up no other one.
