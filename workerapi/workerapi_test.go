@@ -266,7 +266,7 @@ func TestMalformedCallsAreRefusedWithTheReason(t *testing.T) {
 		"a wait too long": {422, "POST", "/internal/task-poll",
 			`{"worker_id": "w", "runtime": "poll", "max": 1, "wait_seconds": 61}`, worker, "body.wait_seconds"},
 		"a task that is none": {422, "POST", "/internal/task-claim", `{"worker_id": "w", "task_id": "seven"}`, worker,
-			"invalid UUID"},
+			"must be a UUID"},
 		"no task to fetch": {422, "GET", "/internal/task-fetch", nil, worker, "query.task_id"},
 		"a negative pool": {422, "POST", "/internal/worker-heartbeat",
 			`{"worker_id": "w", "pool_size": -1, "current_tasks": 0, "runtimes": []}`, worker, "body.pool_size"},
