@@ -382,7 +382,7 @@ func convertOutputs(ctx context.Context, t *Task) error {
 				continue
 			}
 			target := filepath.Join(dir, "from-"+format+".parquet")
-			rows, err := t.work.importText(ctx, format, files[format], target, t.Outputs[i].Standing)
+			rows, err := t.work.importText(ctx, format, files[format], target, t.Outputs[i].Standing, nil)
 			if err != nil {
 				return Permanent(fmt.Errorf("output %q: %w", t.Outputs[i].Name, err))
 			}

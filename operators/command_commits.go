@@ -363,7 +363,7 @@ func (r *commitRequest) convert(out *CommittedOutput, index int, dir string, tex
 
 		name := fmt.Sprintf("%d-%s", index, format)
 		target := filepath.Join(dir, name+".parquet")
-		rows, err := r.t.work.importText(r.ctx, format, files[format], target, r.t.Outputs[index].Standing)
+		rows, err := r.t.work.importText(r.ctx, format, files[format], target, r.t.Outputs[index].Standing, nil)
 		if err != nil {
 			if r.ctx.Err() != nil {
 				return nil, context.Cause(r.ctx)

@@ -9,6 +9,9 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
+	"github.com/dagctl/dagctl/internal/sqltext"
+	"github.com/dagctl/dagctl/operators/textfile"
+	"github.com/dagctl/dagctl/storage"
 )
 
 // Formats are the names of the formats in which tasks elsewhere send rows to the server; it sends them in one more.
@@ -54,16 +57,64 @@ func (r *Runner) Export(
 	return target, nil
 }
 
-// Import converts a text file of rows that a task sent to Parquet, and returns the number of rows. The same text gives
-// the same bytes, so that sending it again changes nothing.
-func (r *Runner) Import(
-	ctx context.Context, a Assignment, output int, local, format, target string,
-) (rows int64, err error) {
+// TextRows are a text file of rows that a task sent for an output. Columns are those that the task declares; the type
+// "?" is one that its values show.
+type TextRows struct {
+	Output        int
+	Local, Format string
+	Columns       []storage.Column
+}
+
+// Import converts rows that a task sent to Parquet, and returns their number. The same text gives the same bytes, so
+// that sending it again changes nothing.
+func (r *Runner) Import(ctx context.Context, a Assignment, sent TextRows, target string) (rows int64, err error) {
+	if err := checkColumns(sent.Columns); err != nil {
+		return 0, err
+	}
 	w := r.workOf(a)
 	defer w.release()
-	rows, err = w.importText(ctx, format, []string{local}, target, a.Outputs[output].Standing)
+
+	standing := a.Outputs[sent.Output].Standing
+	rows, err = w.importText(ctx, sent.Format, []string{sent.Local}, target, standing, sent.Columns)
+	if err == nil && rows == 0 && len(sent.Columns) > 0 {
+		err = w.write(ctx, target, func(inside string) engine.Question {
+			return engine.Empty{Columns: guessed(sent.Columns), Target: inside}
+		}, nil)
+	}
 	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
 		err = fault.New(fault.Invalid, "%w", err)
 	}
 	return rows, err
+}
+
+// guessed returns columns with text for what has no type.
+func guessed(columns []storage.Column) []storage.Column {
+	columns = slices.Clone(columns)
+	for i, c := range columns {
+		if c.Type == openType {
+			columns[i].Type = "VARCHAR"
+		}
+	}
+	return columns
+}
+
+const openType = "?"
+
+// checkColumns checks the columns that a task declares.
+func checkColumns(columns []storage.Column) error {
+	seen := map[string]bool{}
+	for _, c := range columns {
+		_, err := textfile.ParseType(c.Type)
+		name := sqltext.Lower(c.Name)
+		switch {
+		case c.Name == "":
+			return fault.New(fault.Invalid, "columns: a column of type %s has no name", c.Type)
+		case seen[name]:
+			return fault.New(fault.Invalid, "columns: %q comes twice", c.Name)
+		case err != nil:
+			return fault.New(fault.Invalid, "columns: %q: %w", c.Name, err)
+		}
+		seen[name] = true
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/footer"
+	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -145,15 +146,27 @@ func typed(named, known []storage.Column) []storage.Column {
 
 // importText converts text that a task wrote to a Parquet file and returns the number of rows. The first line of a CSV
 // file names the columns. Text without a row and without a name becomes a file of unnamed columns. The values of
-// columns that stand as VARCHAR stay as they are written, also where they look like numbers.
+// columns that stand as VARCHAR stay as they are written, also where they look like numbers. Declared columns have
+// their types.
 func (w *work) importText(
-	ctx context.Context, format string, local []string, target string, standing []storage.Column,
+	ctx context.Context, format string, local []string, target string, standing, declared []storage.Column,
 ) (int64, error) {
 	d := textfile.Declaration{Format: format, Types: map[string]string{}}
+	declare := func(c storage.Column) {
+		d.Types[c.Name] = c.Type
+		d.OptionalColumns = append(d.OptionalColumns, c.Name)
+	}
+	for _, c := range declared {
+		if c.Type != openType {
+			declare(c)
+		}
+	}
 	for _, c := range standing {
-		if c.Type == "VARCHAR" {
-			d.Types[c.Name] = c.Type
-			d.OptionalColumns = append(d.OptionalColumns, c.Name)
+		known := slices.ContainsFunc(declared, func(d storage.Column) bool {
+			return sqltext.Same(d.Name, c.Name) && d.Type != openType
+		})
+		if c.Type == "VARCHAR" && !known {
+			declare(c)
 		}
 	}
 	if format == "csv" {

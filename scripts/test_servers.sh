@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install what tests talk to and is not written in Go: the servers that tools/*/package-lock.json pin, beside them, a
-# Node for .cache where this machine has none or one too old, a browser, and MariaDB. Says nothing when nothing is missing.
+# Node for .cache where this machine has none or one too old, a browser, MariaDB and pandas. Says nothing when nothing is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -99,6 +99,25 @@ get_faketime() {
 	has_faketime || { say "install libfaketime, for example: dnf install libfaketime"; exit 1; }
 }
 
+# A Python with pandas, for the frames that the Python SDK writes, where sdk/python/frames_test.go looks for one.
+has_pandas() {
+	for python in "$PWD/.cache/frames/bin/python" python3 /usr/bin/python3; do
+		"$python" -c 'import pandas' 2>/dev/null && return 0
+	done
+	return 1
+}
+
+get_pandas() {
+	has_pandas && return 0
+	if [ "$(uname -s)" != Darwin ] && command -v apt-get >/dev/null; then
+		apt_install python3-pandas
+	else
+		say "installing pandas into .cache"
+		python3 -m venv .cache/frames && .cache/frames/bin/python -m pip install --quiet pandas
+	fi
+	has_pandas || { say "install pandas for python3"; exit 1; }
+}
+
 for lock in tools/*/package-lock.json; do
 	folder=${lock%/*}
 	cmp -s "$lock" "$folder/node_modules/.installed" && continue
@@ -115,3 +134,4 @@ get_mariadb
 has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
 get_browser
 get_faketime
+get_pandas

@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/builds"
+	"github.com/dagctl/dagctl/dispatcher/notices"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
@@ -34,6 +35,7 @@ func (s *Site) addDAGActions(api routes) {
 	action(api, operates, "/dags/{dag}/invalidate", "dags", s.askInvalidate)
 	action(api, operates, "/dags/{dag}/pause", "dags", s.askPause)
 	action(api, operates, "/dags/{dag}/resume", "dags", s.askResume)
+	action(api, operates, "/dags/{dag}/notify/test", "dags", s.askTestNotice)
 }
 
 // dagPath returns the path of a DAG's page, or of something below it.
@@ -408,6 +410,60 @@ func (s *Site) askResume(r *http.Request, caller authz.Caller) (q question, err 
 		Action: dagPath(dag, "resume"), Button: "Resume the DAG", Back: dagPath(dag), Command: "dagctl resume " + dag}
 	q.do = func(form) error { return s.Dispatcher.Control.Resume(r.Context(), caller, dag, "", clock.Now()) }
 	return q, nil
+}
+
+func (s *Site) askTestNotice(r *http.Request, caller authz.Caller) (q question, err error) {
+	dag := r.PathValue("dag")
+	if _, err := s.Dispatcher.Views.DAG(r.Context(), caller, dag); err != nil {
+		return q, err
+	}
+	receivers, err := s.Dispatcher.Notices.Receivers(r.Context(), caller.OrgID, dag)
+	if err != nil {
+		return q, err
+	}
+	if len(receivers) == 0 {
+		return q, fault.New(fault.Conflict, "%s notifies nobody", dag).
+			WithHint("name receivers under `notify` in its DAG file")
+	}
+
+	q.title = "Send a test notice of " + dag
+	q.view = confirmView{Says: fmt.Sprintf("This sends a test message to %s, once. PagerDuty opens no incident for it.",
+		count(int64(len(receivers)), "receiver")), Action: dagPath(dag, "notify", "test"), Button: "Send a test notice",
+		Back: dagPath(dag), Command: "dagctl notify test " + dag}
+	for _, receiver := range receivers {
+		q.view.Effects = append(q.view.Effects, sentence(receiver.Name()))
+	}
+	q.done = new(string)
+	q.do = func(form) error {
+		answers, err := s.Dispatcher.Notices.TryFor(r.Context(), caller, dag)
+		if err == nil {
+			*q.done, err = noticesSent(answers)
+		}
+		return err
+	}
+	return q, nil
+}
+
+// noticesSent says what receivers did with a test message. It is an error if one did not get it.
+func noticesSent(answers []notices.ReceiverAnswer) (string, error) {
+	var arrived, lost []string
+	for _, a := range answers {
+		whom := registry.Receiver{Secret: a.Secret, Format: a.Format, To: a.To}.Name()
+		if a.Arrived {
+			arrived = append(arrived, whom+" "+a.Said)
+		} else {
+			lost = append(lost, "it did not reach "+whom+": "+strings.TrimPrefix(a.Said, whom+": "))
+		}
+	}
+	if len(lost) == 0 {
+		return "The test notice arrived: " + strings.Join(arrived, "; ") + ".", nil
+	}
+
+	said := strings.Join(lost, "; ")
+	if len(arrived) > 0 {
+		said += ". It arrived elsewhere: " + strings.Join(arrived, "; ")
+	}
+	return "", fault.New(fault.Conflict, "%s", said)
 }
 
 // datasetOf returns the dataset that a form names, if the DAG's shown version makes it and the caller may read it.

@@ -44,6 +44,8 @@ type dagView struct {
 	Datasets []string // that the DAG makes and the caller may read, for what one does to one of them
 	Previous int      // the version that served before the active one; 0: none, or it cannot serve again
 
+	Notifies bool // it names receivers of notices
+
 	MayPlan, MayDeploy, MayOperate, MayInspect bool
 }
 
@@ -93,6 +95,13 @@ func (s *Site) dag(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 				v.Datasets = append(v.Datasets, out.Dataset)
 			}
 		}
+	}
+	if v.MayOperate {
+		receivers, err := s.Dispatcher.Notices.Receivers(r.Context(), caller.OrgID, name)
+		if err != nil {
+			return err
+		}
+		v.Notifies = len(receivers) > 0
 	}
 	if v.Previous, err = s.previous(r, caller, detail); err != nil {
 		return err

@@ -55,7 +55,11 @@ func (a *API) addDataRoutes(api *authz.API) {
 		Description: "Rows of text become Parquet. No reader sees them before the attempt completes. The same " +
 			"content may be sent again; other content under the same name is 409.",
 		Parameters: []*huma.Param{index, {Name: "file", In: "path", Required: true,
-			Schema: &huma.Schema{Type: huma.TypeString}}, format(operators.Formats)},
+			Schema: &huma.Schema{Type: huma.TypeString}}, format(operators.Formats), {Name: "columns", In: "query",
+			Schema: &huma.Schema{Type: huma.TypeString},
+			Description: "Of text: a JSON list of columns and their types, such as [{\"name\": \"id\", \"type\": " +
+				"\"BIGINT\"}]. The others, and those of type ?, have the types that their values show. " +
+				"Without rows, the output has these columns, with the types that it had last where it had them"}},
 	}), a.storage.MaxUpload(), a.sparing(a.writeOutput))
 
 	authz.HandleTaskRaw(api, carryingFiles(huma.Operation{
@@ -209,11 +213,17 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 		return err
 	}
 
+	columns, err := columnsOf(r, format)
+	if err != nil {
+		return err
+	}
+
 	var uploaded storage.Upload
 	if format == "parquet" {
 		uploaded, err = a.storage.PutUpload(r.Context(), key, r.Body)
 	} else {
-		uploaded, err = a.importRows(r.Context(), g.Assignment, key, format, r.Body)
+		sent := operators.TextRows{Output: i, Format: format, Columns: columns}
+		uploaded, err = a.importRows(r.Context(), g.Assignment, key, sent, r.Body)
 	}
 	if err != nil {
 		return err
@@ -224,10 +234,25 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 	return json.NewEncoder(w).Encode(uploaded)
 }
 
+// columnsOf returns the columns that an upload of text declares.
+func columnsOf(r *http.Request, format string) (columns []storage.Column, err error) {
+	text := r.URL.Query().Get("columns")
+	if text == "" {
+		return nil, nil
+	}
+	if format == "parquet" {
+		return nil, fault.New(fault.Invalid, "columns are for ndjson and csv: a Parquet file has types of its own")
+	}
+	if err := json.Unmarshal([]byte(text), &columns); err != nil {
+		return nil, fault.New(fault.Invalid, "columns is a JSON list of objects with `name` and `type`")
+	}
+	return columns, nil
+}
+
 // importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended, or with
 // .empty.parquet if there are no rows.
 func (a *API) importRows(
-	ctx context.Context, of operators.Assignment, key storage.UploadKey, format string, rows io.Reader,
+	ctx context.Context, of operators.Assignment, key storage.UploadKey, sent operators.TextRows, rows io.Reader,
 ) (storage.Upload, error) {
 	dir, err := a.runner.Scratch(key.Task, key.Attempt)
 	if err != nil {
@@ -235,8 +260,9 @@ func (a *API) importRows(
 	}
 	defer dir.Remove()
 
-	local, target := filepath.Join(dir.Path, "rows."+format), filepath.Join(dir.Path, "rows.parquet")
-	file, err := os.Create(local)
+	sent.Local = filepath.Join(dir.Path, "rows."+sent.Format)
+	target := filepath.Join(dir.Path, "rows.parquet")
+	file, err := os.Create(sent.Local)
 	if err != nil {
 		return storage.Upload{}, err
 	}
@@ -248,7 +274,7 @@ func (a *API) importRows(
 		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
 
-	count, err := a.runner.Import(ctx, of, key.Output, local, format, target)
+	count, err := a.runner.Import(ctx, of, sent, target)
 	if err != nil {
 		return storage.Upload{}, err
 	}
@@ -258,7 +284,10 @@ func (a *API) importRows(
 	}
 	defer content.Close()
 
-	key.Name = operators.ImportedName(key.Name, format, count)
+	if len(sent.Columns) > 0 {
+		sent.Format = "csv" // whose names stand without rows, too
+	}
+	key.Name = operators.ImportedName(key.Name, sent.Format, count)
 	if err := storage.ValidateUploadName(key.Name); err != nil {
 		return storage.Upload{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -265,7 +266,7 @@ func TestMalformedCallsAreRefusedWithTheReason(t *testing.T) {
 		"a wait too long": {422, "POST", "/internal/task-poll",
 			`{"worker_id": "w", "runtime": "poll", "max": 1, "wait_seconds": 61}`, worker, "body.wait_seconds"},
 		"a task that is none": {422, "POST", "/internal/task-claim", `{"worker_id": "w", "task_id": "seven"}`, worker,
-			"invalid UUID"},
+			"must be a UUID"},
 		"no task to fetch": {422, "GET", "/internal/task-fetch", nil, worker, "query.task_id"},
 		"a negative pool": {422, "POST", "/internal/worker-heartbeat",
 			`{"worker_id": "w", "pool_size": -1, "current_tasks": 0, "runtimes": []}`, worker, "body.pool_size"},
@@ -297,8 +298,19 @@ func TestMalformedCallsAreRefusedWithTheReason(t *testing.T) {
 		"a way out":          {422, "PUT", "/v1/task/outputs/0/..%2Frows.csv", "a\n1\n", task, "../rows.csv"},
 		"rows that are none": {422, "PUT", "/v1/task/outputs/0/rows.ndjson", "{\n", task, ""},
 		"no Parquet":         {422, "PUT", "/v1/task/outputs/0/rows.parquet?format=ndjson", "PAR1", task, ""},
-		"no code":            {404, "GET", "/v1/task/udf", nil, task, ""},
-		"no credentials":     {404, "POST", "/v1/task/credentials", `{` + fence + `}`, task, ""},
+		"no columns": {422, "PUT", "/v1/task/outputs/0/rows.csv?columns=id", "a\n1\n", task,
+			"columns is a JSON list of objects with `name` and `type`"},
+		"a column without a type": {422, "PUT", "/v1/task/outputs/0/rows.csv?columns=" +
+			url.QueryEscape(`[{"name": "a", "type": "NUMBER"}]`), "a\n1\n", task, `columns: "a": "NUMBER"`},
+		"a column without a name": {422, "PUT", "/v1/task/outputs/0/rows.csv?columns=" +
+			url.QueryEscape(`[{"name": "", "type": "DATE"}]`), "a\n1\n", task, "a column of type DATE has no name"},
+		"a column twice": {422, "PUT", "/v1/task/outputs/0/rows.csv?columns=" +
+			url.QueryEscape(`[{"name": "a", "type": "DATE"}, {"name": "A", "type": "DATE"}]`), "a\n1\n", task,
+			`columns: "A" comes twice`},
+		"columns of Parquet": {422, "PUT", "/v1/task/outputs/0/rows.parquet?columns=[]", "PAR1", task,
+			"columns are for ndjson and csv"},
+		"no code":        {404, "GET", "/v1/task/udf", nil, task, ""},
+		"no credentials": {404, "POST", "/v1/task/credentials", `{` + fence + `}`, task, ""},
 	} {
 		p := refused(t, s, test.status, test.method, test.path, test.body, test.header)
 		said := p.Detail
@@ -447,6 +459,30 @@ func TestRowsAreUploadedCommittedAndRead(t *testing.T) {
 	body, header = fenced(`{%s, "sql": "SELECT * FROM elsewhere"}`, read.Fence(), workerapitest.AsTask(read))
 	p := refused(t, s, http.StatusNotFound, "POST", "/v1/task/query", body, header)
 	require.Contains(t, p.Detail, `no input "elsewhere"`)
+}
+
+// Types that a task declares are those of the Parquet file, whatever the values look like and also without rows.
+func TestUploadsMayDeclareTheirColumns(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	made := claimed(t, s, "made", "p")
+	columns := "?columns=" + url.QueryEscape(`[{"name": "n", "type": "SMALLINT"}, {"name": "s", "type": "VARCHAR"},
+		{"name": "at", "type": "TIMESTAMPTZ"}, {"name": "d", "type": "DECIMAL(10,2)"}, {"name": "l", "type": "BIGINT[]"}]`)
+	var file protocol.UploadedFile
+	for _, upload := range [][2]string{{"none.ndjson", ""}, {"nulls.ndjson", `{"n": null, "s": null, "at": null}`},
+		{"rows.ndjson", `{"n": 1, "s": "2026-01-01", "at": "2026-01-01T09:00:00+01:00", "d": "1.5", "l": []}`}} {
+		status, text := s.Send(t, "PUT", "/v1/task/outputs/0/"+upload[0]+columns, upload[1], workerapitest.AsTask(made))
+		require.Equal(t, http.StatusOK, status, "%s", text)
+		require.NoError(t, json.Unmarshal(text, &file))
+	}
+
+	completion := protocol.Completion{Fence: made.Fence(), Status: protocol.Completed,
+		Outputs: []protocol.CommittedOutput{{Files: []protocol.UploadedFile{file}}}}
+	status, text := s.Send(t, "POST", "/v1/task/complete", completion, workerapitest.AsTask(made))
+	require.Equal(t, http.StatusOK, status, "%s", text)
+	require.Equal(t, []protocol.Column{{Name: "n", Type: "SMALLINT"}, {Name: "s", Type: "VARCHAR"},
+		{Name: "at", Type: "TIMESTAMP WITH TIME ZONE"}, {Name: "d", Type: "DECIMAL(10,2)"},
+		{Name: "l", Type: "BIGINT[]"}}, next(t, s).Task.Inputs[0].Schema)
 }
 
 // next polls until there is a task.

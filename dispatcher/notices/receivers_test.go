@@ -120,6 +120,7 @@ func (s *taker) bodies() []map[string]any {
 
 // mailbox is a mail server that keeps what it accepts.
 type mailbox struct {
+	login bool // the method LOGIN, and no other
 	mu    sync.Mutex
 	mails []string
 	to    []string
@@ -141,17 +142,46 @@ type mailSession struct {
 	in   bool
 }
 
-func (s *mailSession) AuthMechanisms() []string { return []string{sasl.Plain} }
+func (s *mailSession) AuthMechanisms() []string {
+	if s.box.login {
+		return []string{sasl.Login}
+	}
+	return []string{sasl.Plain}
+}
 
 func (s *mailSession) Auth(string) (sasl.Server, error) {
-	return sasl.NewPlainServer(func(_, user, password string) error {
-		_, encrypted := s.conn.TLSConnectionState()
-		if !encrypted || user != "dagctl@example.com" || password != "hush" {
-			return errors.New("wrong password")
-		}
-		s.in = true
-		return nil
-	}), nil
+	if s.box.login {
+		return &loginServer{enter: s.enter}, nil
+	}
+	return sasl.NewPlainServer(func(_, user, password string) error { return s.enter(user, password) }), nil
+}
+
+func (s *mailSession) enter(user, password string) error {
+	_, encrypted := s.conn.TLSConnectionState()
+	if !encrypted || user != "dagctl@example.com" || password != "hush" {
+		return errors.New("wrong password")
+	}
+	s.in = true
+	return nil
+}
+
+// loginServer asks as Exchange does: https://learn.microsoft.com/openspecs/exchange_server_protocols/ms-xlogin.
+type loginServer struct {
+	enter func(user, password string) error
+	user  string
+	asked int
+}
+
+func (l *loginServer) Next(said []byte) (challenge []byte, done bool, err error) {
+	l.asked++
+	switch l.asked {
+	case 1:
+		return []byte("Username:"), false, nil
+	case 2:
+		l.user = string(said)
+		return []byte("Password:"), false, nil
+	}
+	return nil, true, l.enter(l.user, string(said))
 }
 
 func (s *mailSession) Mail(string, *smtp.MailOptions) error {
@@ -356,6 +386,29 @@ func TestAReceiverThatHangsHoldsNothingUp(t *testing.T) {
 	w.Eventually("the other one is told again", func() bool { return len(slack.bodies()) == 2 })
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+// Exchange and its relays offer LOGIN alone.
+func TestMailServersWithLogin(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	box, address, trust := newMailbox(t, false)
+	box.login = true
+	for name, password := range map[string]string{"MAIL": "hush", "WRONG": "guess"} {
+		w.Secret(name, "smtp://dagctl%40example.com:"+password+"@"+address,
+			authz.Binding{AddJobs: []string{"shop"}, AddHosts: []string{address}})
+	}
+	w.Serve(toldDAG + `  - { on: [dead], email: { secret: MAIL, to: [ops@example.com] } }
+  - { on: [dead], email: { secret: WRONG, to: [ops@example.com] } }
+`)
+	answers, err := localTrusting(w, trust).Notices.Try(t.Context(), w.Caller.OrgID, "shop")
+	require.NoError(t, err)
+	require.Len(t, answers, 2)
+	require.True(t, answers[0].Arrived, answers[0].Said)
+	require.Len(t, box.received(), 1)
+	require.False(t, answers[1].Arrived)
+	require.Contains(t, answers[1].Said, "log in")
+	require.NotContains(t, answers[1].Said, "guess")
 }
 
 func TestTryingReceivers(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
@@ -25,19 +26,39 @@ type ReceiverAnswer struct {
 	Said    string   `json:"answer" doc:"What the receiver answered, or why it could not be asked"`
 }
 
-// Try sends a test message to each receiver that a DAG names, and returns what they answer, in the order of their
-// names. It stores nothing and tries once.
-func (n *Notices) Try(ctx context.Context, org uuid.UUID, dagName string) ([]ReceiverAnswer, error) {
-	var to registry.Listener
-	err := pg.InTx(ctx, n.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		to, err = registry.ListenerOfDAG(ctx, tx, org, dagName, "")
-		return err
+// TryFor is Try for somebody, noted in the audit log. The caller has looked whether they may see the DAG.
+func (n *Notices) TryFor(ctx context.Context, caller authz.Caller, dagName string) ([]ReceiverAnswer, error) {
+	err := pg.InOrgTx(ctx, n.pool, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		return authz.Audit(ctx, tx, caller, "notify.test", dagName, nil)
 	})
 	if err != nil {
 		return nil, err
 	}
+	return n.Try(ctx, caller.OrgID, dagName)
+}
 
+// Receivers returns those that a DAG names, in the order of their names.
+func (n *Notices) Receivers(ctx context.Context, org uuid.UUID, dagName string) ([]registry.Receiver, error) {
+	to, err := n.listener(ctx, org, dagName)
+	return to.Receivers, err
+}
+
+func (n *Notices) listener(ctx context.Context, org uuid.UUID, dagName string) (to registry.Listener, err error) {
+	err = pg.InTx(ctx, n.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		to, err = registry.ListenerOfDAG(ctx, tx, org, dagName, "")
+		return err
+	})
 	slices.SortFunc(to.Receivers, registry.CompareReceivers)
+	return to, err
+}
+
+// Try sends a test message to each receiver that a DAG names, and returns what they answer, in the order of their
+// names. It stores nothing and tries once.
+func (n *Notices) Try(ctx context.Context, org uuid.UUID, dagName string) ([]ReceiverAnswer, error) {
+	to, err := n.listener(ctx, org, dagName)
+	if err != nil {
+		return nil, err
+	}
 	answers := make([]ReceiverAnswer, len(to.Receivers))
 	var wg sync.WaitGroup
 	for i, r := range to.Receivers {

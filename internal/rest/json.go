@@ -32,7 +32,14 @@ var jsonFormat = huma.Format{
 		if err := literal.Names(data); err != nil {
 			return fmt.Errorf("the body: %w", err)
 		}
-		return tooLarge(json.Unmarshal(data, v), data)
+		err := json.Unmarshal(data, v)
+		if err == nil {
+			return nil
+		}
+		if found := misfitIn(data, v); found != nil {
+			return found
+		}
+		return tooLarge(err, data)
 	},
 }
 

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -26,8 +27,8 @@ func WithAnyQuery(op huma.Operation) huma.Operation {
 	return op
 }
 
-// refuseUnknown refuses requests with query parameters that the operation does not have: a filter that is misspelt must
-// not list everything.
+// refuseUnknown refuses requests with query parameters that the operation does not have, or has once: a filter that is
+// misspelt must not list everything.
 func refuseUnknown(hc huma.Context, next func(huma.Context)) {
 	op := hc.Operation()
 	if op.Metadata[anyQueryKey] == true {
@@ -36,19 +37,38 @@ func refuseUnknown(hc huma.Context, next func(huma.Context)) {
 	}
 
 	address := hc.URL()
-	var known []string
+	var known, lists []string
 	for _, p := range op.Parameters {
 		if p.In == "query" {
 			known = append(known, p.Name)
+			if p.Schema != nil && p.Schema.Type == huma.TypeArray {
+				lists = append(lists, p.Name)
+			}
 		}
 	}
-	if problems := unknownIn(address.Query(), known); len(problems) > 0 {
+	problems := unknownIn(address.Query(), known)
+	if len(problems) == 0 {
+		problems = repeatedIn(address.Query(), lists)
+	}
+	if len(problems) > 0 {
 		r, w := humago.Unwrap(hc)
 		WriteProblem(w, r.WithContext(hc.Context()), &Problem{Status: http.StatusUnprocessableEntity,
 			Detail: summary(problems), Hint: problems[0].Suggestion, Errors: problems})
 		return
 	}
 	next(hc)
+}
+
+// repeatedIn lists the parameters that a query has more than once and that are no lists: one value would be taken, and
+// nobody knows which.
+func repeatedIn(query url.Values, lists []string) (problems []fault.Problem) {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if n := len(query[name]); n > 1 && !slices.Contains(lists, name) {
+			problems = append(problems, fault.Problem{Location: "query." + name,
+				Message: fmt.Sprintf("is given %d times, and has one value", n), Suggestion: "give it once"})
+		}
+	}
+	return problems
 }
 
 // unknownIn lists the parameters of a query that are not known, with those that they may be meant for.

@@ -23,10 +23,10 @@ func useWording() {
 		&validation.MsgExpectedObject:                    "must be an object",
 		&validation.MsgExpectedBase64String:              "must be text in base64",
 		&validation.MsgExpectedOneOf:                     "must be one of: %s",
-		&validation.MsgExpectedMinimumNumber:             "must be at least %.10g",
-		&validation.MsgExpectedExclusiveMinimumNumber:    "must be more than %v",
-		&validation.MsgExpectedMaximumNumber:             "must be at most %.10g",
-		&validation.MsgExpectedExclusiveMaximumNumber:    "must be less than %v",
+		&validation.MsgExpectedMinimumNumber:             "must be at least %.15g",
+		&validation.MsgExpectedExclusiveMinimumNumber:    "must be more than %.15g",
+		&validation.MsgExpectedMaximumNumber:             "must be at most %.15g",
+		&validation.MsgExpectedExclusiveMaximumNumber:    "must be less than %.15g",
 		&validation.MsgExpectedMinLength:                 "must have %d or more characters",
 		&validation.MsgExpectedMaxLength:                 "must have no more than %d characters",
 		&validation.MsgExpectedMatchPattern:              "must match the pattern %s",
@@ -61,7 +61,10 @@ func worded(p fault.Problem) fault.Problem {
 	if words, ok := parameterWords[p.Message]; ok {
 		p.Message = words
 	}
-	if strings.HasPrefix(p.Message, "invalid value: invalid UUID") {
+	if place, message, found := strings.Cut(p.Message, misfitMark); found {
+		p.Location, p.Message = place, message
+	}
+	if strings.HasPrefix(p.Message, "must be a UUID: ") || strings.HasPrefix(p.Message, "invalid value: invalid UUID") {
 		p.Message = "must be a UUID"
 	}
 	return p

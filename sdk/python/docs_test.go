@@ -106,15 +106,19 @@ func programs(t *testing.T, page string) []program {
 func TestExamplesOfThePages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	example := func(t *testing.T, p program) {
+	exampleWith := func(t *testing.T, python string, p program) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "worker.py")
 		require.NoError(t, os.WriteFile(file, []byte(p.text), 0o600))
-		w.worker(t, file)
+		w.workerOf(t, python, file)
+	}
+	example := func(t *testing.T, p program) {
+		t.Helper()
+		exampleWith(t, "python3", p)
 	}
 
 	shown := programs(t, "../../docs/workers.md")
-	require.Len(t, shown, 4, "run new ones here, too")
+	require.Len(t, shown, 5, "run new ones here, too")
 
 	t.Run("mail", func(t *testing.T) {
 		t.Parallel()
@@ -134,6 +138,14 @@ func TestExamplesOfThePages(t *testing.T) {
 		require.Equal(t, [][]any{{4.0, 1.0, "EUR"}}, w.rows(t, "priced", "2026-01-02"))
 		require.Equal(t, [][]any{{2.0, "negative"}}, w.rows(t, "refused", "2026-01-01"))
 		require.Empty(t, w.rows(t, "refused", "2026-01-02"))
+	})
+
+	t.Run("frames", func(t *testing.T) {
+		t.Parallel()
+		w.land(t, "entries/1.csv", "account,amount\nrent,-800.10\nsalary,3000\nrent,0.10\n")
+		exampleWith(t, pythonWith(t, "pandas"), shown[2])
+		w.serve(t, shown[2].dag)
+		require.Equal(t, [][]any{{"rent", "-800.00"}, {"salary", "3000.00"}}, w.rows(t, "balances", ""))
 	})
 
 	t.Run("the first one", func(t *testing.T) {

@@ -211,13 +211,19 @@ func (w *world) ended(t *testing.T, id, status string) views.TaskDetail {
 // worker starts a Python program as a worker: a file of testdata, or any other by its full name.
 func (w *world) worker(t *testing.T, program string, env ...string) *process {
 	t.Helper()
+	return w.workerOf(t, "python3", program, env...)
+}
+
+// workerOf starts a worker with a Python of the test's choice.
+func (w *world) workerOf(t *testing.T, python, program string, env ...string) *process {
+	t.Helper()
 	here, err := filepath.Abs(".")
 	require.NoError(t, err)
 
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(here, "testdata", program)
 	}
-	cmd := exec.Command("python3", "-u", program)
+	cmd := exec.Command(python, "-u", program)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+here, "PYTHONDONTWRITEBYTECODE=1", "DAGCTL_URL="+w.url,
 		"DAGCTL_TOKEN="+w.token)

@@ -147,7 +147,7 @@ func statement(c *cli.CLI, args []string, file string) (string, error) {
 			WithHint("name a file that has one statement")
 	case len(text) > query.MaxSQL:
 		return "", fault.New(fault.TooLarge, "%s has more than the %d bytes that a statement may have", name,
-			query.MaxSQL)
+			query.MaxSQL).WithHint("name a file that has one statement: a DAG makes datasets of files with rows")
 	}
 	return string(text), isText(name, string(text))
 }

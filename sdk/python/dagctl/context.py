@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import logging
 import threading
@@ -12,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TypeV
 from .attempt import Attempt
 from .data import Input, Output, Pending, QueryResult
 from .errors import ApiError, Error, NotRetryable
+from .frames import is_frame
 from .logs import TaskLogHandler
 from .protocol import MOST_EVENTS, MOST_TASKS, Cursor, Job, Partition, Task
 from .scratch import Scratch
@@ -299,6 +301,7 @@ class Context:
 
     def _completion(self, result: Any) -> Dict[str, Any]:
         """Return the completion of a handler that returned."""
+        result = self._written(result)
         with self._lock:
             body: Dict[str, Any] = {"status": "Completed", **self._pending.body(), **self._changed_state()}
         if self._unchanged:
@@ -317,6 +320,17 @@ class Context:
         )
         return body
 
+    def _written(self, result: Any) -> Any:
+        """Write the frames or rows that a handler returned, and return its result for people: how many rows those were."""
+        if _is_rows(result):
+            return {"rows": self.output().write(result)}
+        if isinstance(result, dict) and any(_is_rows(v) for v in result.values()):
+            for name, rows in result.items():
+                if not _is_rows(rows):
+                    raise NotRetryable(f"the handler returned a {type(rows).__name__} as the rows of output {name!r}")
+            return {"rows": {name: self.output(name).write(rows) for name, rows in result.items()}}
+        return result
+
     def _changed_state(self) -> Dict[str, Any]:
         state = _json("state", self.state)
         return {} if _frozen(state) == self._known_state else {"operator_state": state}
@@ -328,6 +342,10 @@ class Context:
             if len(self._pending.events) == MOST_EVENTS:
                 raise Error(f"{MOST_EVENTS} events wait to be sent: call ctx.commit() in between")
             self._pending.events.append(event)
+
+
+def _is_rows(value: Any) -> bool:
+    return is_frame(value) or inspect.isgenerator(value)
 
 
 def _find(what: str, among: Sequence[Named], name: Union[str, int, None], job: Job) -> Named:

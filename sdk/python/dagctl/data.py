@@ -15,12 +15,14 @@ from urllib.parse import quote
 
 from .attempt import Attempt
 from .errors import Error
+from .frames import Unfit, is_frame, is_pandas, pandas_rows, parquet_files
 from .protocol import MOST_FILES, Column, InputPartition, InputSpec, OutputSpec
 from .scratch import Scratch
 from .typed import Mismatch, decode, encode
 
 T = TypeVar("T")
 Row = Dict[str, Any]
+Columns = Union[Sequence[str], Mapping[str, str]]  # names, or names with DuckDB's names of their types
 
 PART_BYTES = 64 << 20  # size at which a file is uploaded and a new one begins
 
@@ -171,19 +173,46 @@ class Output:
     def update_strategy(self) -> str:
         return self._spec.update_strategy
 
-    def write(self, rows: Iterable[Any], *, partition_key: str = "", columns: Sequence[str] = ()) -> int:
+    def write(self, rows: Any, *, partition_key: str = "", columns: Columns = ()) -> int:
         """Write rows: dicts, dataclasses, or anything that `dagctl.encode` takes. Returns their number.
 
         Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory. If there are
-        none, the output has these columns; by default those that it had last.
+        none, the output has these columns; by default those that it had last. A mapping says their types, too:
+        `columns={"id": "BIGINT", "at": "TIMESTAMPTZ"}`.
+
+        Or write a frame: a DataFrame of pandas or polars, a LazyFrame, or a Table, RecordBatch or RecordBatchReader of
+        pyarrow. Its columns have its types, also without rows; `columns` are those to write, in this order. The types of
+        pandas' columns may be declared with them.
         """
+        if is_frame(rows):
+            return self._write_frame(rows, partition_key, columns)
         with self.writer(partition_key=partition_key, columns=columns) as writer:
             for row in rows:
                 writer.write(row)
         return writer.rows
 
+    def _write_frame(self, frame: Any, partition_key: str, columns: Columns) -> int:
+        if isinstance(columns, str):
+            raise TypeError("columns is a list of names, or a dict of names and types, not a text")
+        if isinstance(columns, Mapping) and not is_pandas(frame):
+            raise TypeError("columns of this frame is a list of names: it has types of its own; cast it")
+        try:
+            if is_pandas(frame):
+                types, rows = pandas_rows(frame, list(columns))
+                if isinstance(columns, Mapping):
+                    types.update(columns)
+                return self.write(rows, partition_key=partition_key, columns=types)
+            count = 0
+            for file, rows_of_file in parquet_files(frame, columns, lambda: self._scratch.file(".parquet")):
+                self._put(file, "parquet", None, partition_key)
+                os.remove(file)
+                count += rows_of_file
+            return count
+        except Unfit as unfit:
+            raise Unfit(f"output {self.name}: {unfit}") from None
+
     @contextlib.contextmanager
-    def writer(self, *, partition_key: str = "", columns: Sequence[str] = ()) -> Iterator[RowWriter]:
+    def writer(self, *, partition_key: str = "", columns: Columns = ()) -> Iterator[RowWriter]:
         """Write rows one by one::
 
             with ctx.output().writer() as out:
@@ -223,13 +252,18 @@ class Output:
             }
         )
 
-    def _put(self, path: str, format: str, name: Optional[str], partition_key: str) -> None:
+    def _put(
+        self, path: str, format: str, name: Optional[str], partition_key: str, types: Optional[Mapping[str, str]] = None
+    ) -> None:
         with self._lock:
             self._count += 1
             name = name or f"{self._count:05d}{_ENDINGS[format]}"
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", name):
             raise ValueError(f"{name!r} cannot name an uploaded file: use letters, digits, dots, dashes and underscores")
         target = f"/v1/task/outputs/{self.index}/{quote(name)}?format={format}"
+        if types:
+            declared = [{"name": name, "type": type} for name, type in types.items()]
+            target += "&columns=" + quote(json.dumps(declared, separators=(",", ":")))
         answer = self._attempt.transfer("PUT", target, body=path, media_type=_MEDIA_TYPES[format])
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
         told = told or {}
@@ -250,11 +284,12 @@ class Output:
 class RowWriter:
     """Writes rows to an output, as lines of JSON."""
 
-    def __init__(self, output: Output, partition_key: str, columns: Sequence[str] = ()) -> None:
+    def __init__(self, output: Output, partition_key: str, columns: Columns = ()) -> None:
         if isinstance(columns, str):
-            raise TypeError("columns is a list of names, not a text")
+            raise TypeError("columns is a list of names, or a dict of names and types, not a text")
         self.rows = 0
         self._output, self._key, self._columns = output, partition_key, columns
+        self._types = columns if isinstance(columns, Mapping) else None
         self._file: Optional[IO[bytes]] = None
         self._size = 0
 
@@ -264,7 +299,7 @@ class RowWriter:
             raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
         line = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if self._file is None:
-            self._file, self._size = open(self._output._scratch.file(".ndjson"), "wb"), 0
+            self._file = self._begin()
         self._file.write(line)
         self.rows += 1
         self._size += len(line)
@@ -273,10 +308,14 @@ class RowWriter:
         elif self.rows % 10_000 == 0:
             self._output._attempt.check()
 
+    def _begin(self) -> IO[bytes]:
+        self._size = 0
+        return open(self._output._scratch.file(".ndjson"), "wb")
+
     def _send(self) -> None:
         assert self._file is not None
         self._file.close()
-        self._output._put(self._file.name, "ndjson", None, self._key)
+        self._output._put(self._file.name, "ndjson", None, self._key, self._types)
         self._drop()
 
     def _send_columns(self) -> None:
@@ -291,6 +330,8 @@ class RowWriter:
                 os.remove(path)
 
     def _finish(self) -> None:
+        if self._types and not self.rows:
+            self._file = self._begin()
         if self._file is not None:
             self._send()
         elif self._columns and not self.rows:
