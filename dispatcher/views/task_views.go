@@ -224,7 +224,7 @@ func (vs *Views) show(ctx context.Context, tx pgx.Tx, caller authz.Caller, list 
 		}
 	}
 
-	jobs, err := vs.registry.Jobs(ctx, tx, origins)
+	jobs, err := vs.registry.KnownJobs(ctx, tx, origins)
 	if err != nil {
 		return nil, err
 	}
@@ -404,7 +404,7 @@ func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, i
 		return Task{}, false, err
 	}
 
-	jobs, err := vs.registry.Jobs(ctx, tx, []uuid.UUID{t.origin})
+	jobs, err := vs.registry.KnownJobs(ctx, tx, []uuid.UUID{t.origin})
 	if err != nil {
 		return Task{}, false, err
 	}
