@@ -155,7 +155,7 @@ func noJob(ctx context.Context, api *Client, dag, job string, jobs []string) err
 	}
 
 	var found json.RawMessage
-	if err := api.plain().Get(ctx, DAGPath(dag)+"/jobs/"+url.PathEscape(job), nil, &found); err != nil {
+	if err := api.plain().Get(ctx, "/v1/jobs/"+url.PathEscape(dag)+"/"+url.PathEscape(job), nil, &found); err != nil {
 		return err
 	}
 	return missing.WithHint("`dagctl status %s` lists the jobs", dag)
