@@ -183,8 +183,12 @@ func wrongPartition(job *registry.Job, partition string, now time.Time) string {
 		return ""
 	}
 	if err := by.Valid(partition); err != nil {
+		if partition == dag.WholeKey { // what stands for none
+			return needsPartition(by, now)
+		}
 		return err.Error()
 	}
+
 	if by.Kind == dag.ByCursor {
 		return "the next segment follows the last one: leave `partition` out"
 	}
@@ -192,6 +196,15 @@ func wrongPartition(job *registry.Job, partition string, now time.Time) string {
 		return fault.Text(err)
 	}
 	return ""
+}
+
+// needsPartition says to a task that names none which partition it could make.
+func needsPartition(by dag.Partitioning, now time.Time) string {
+	text := fmt.Sprintf("the job makes %s, and each task one of them: say which (`--partition KEY`)", by)
+	if by.Kind == dag.ByTime {
+		return text + ", such as " + by.LastComplete(now)
+	}
+	return text
 }
 
 // EnqueueTx makes the tasks whose keys are not known. A task asked for by hand is made even if another is queued for

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,4 +30,16 @@ func TestWhereTasksComeFrom(t *testing.T) {
 			require.Contains(t, fault.Text(notManual(job)), want, kind)
 		}
 	}
+}
+
+// A task of a job with partitions says which one it makes, and the refusal names one that it could be.
+func TestATaskNamesItsPartition(t *testing.T) {
+	t.Parallel()
+	job := &registry.Job{DAG: "tz", Name: "q", Outputs: make([]registry.OutputGeneration, 1),
+		Def: dag.Job{PartitionBy: dag.Partitioning{Kind: dag.ByTime, Unit: dag.TimeUnit("day")}}}
+	now := time.Date(2026, 2, 1, 12, 0, 0, 0, time.UTC)
+	require.Equal(t, "the job makes day partitions, and each task one of them: say which (`--partition KEY`), such as "+
+		"2026-01-31", wrongPartition(job, dag.WholeKey, now))
+	require.Empty(t, wrongPartition(job, "2026-01-31", now))
+	require.Contains(t, wrongPartition(job, "2026", now), "is not a day")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -59,6 +60,41 @@ func (r *Registry) Jobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uu
 		r.jobs.Put(id, j)
 	}
 	return found, nil
+}
+
+// KnownJobs returns jobs by their origins, each under the name that people know it by: the one that it has in the
+// version that serves, also where it was renamed since.
+func (r *Registry) KnownJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uuid.UUID]*Job, error) {
+	jobs, err := r.Jobs(ctx, tx, origins)
+	if err != nil || len(jobs) == 0 {
+		return jobs, err
+	}
+
+	rows, err := tx.Query(ctx, `SELECT id, known_as FROM jobs WHERE id = ANY($1) AND known_as IS NOT NULL`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("names of %d jobs: %w", len(origins), err)
+	}
+	var (
+		id   uuid.UUID
+		name string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+		known := *jobs[id]
+		known.Name, jobs[id] = name, &known
+		return nil
+	})
+	return jobs, fault.Wrap(err, "names of jobs")
+}
+
+// NewName returns the name that a job of a DAG has now; "" if it was not renamed.
+func NewName(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, job string) (name string, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(max(o.known_as), '') FROM jobs o
+		JOIN dag_current_versions c ON c.org_id = o.org_id AND c.dag_name = o.dag_name
+		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = o.known_as
+		WHERE o.org_id = $1 AND o.dag_name = $2 AND o.name = $3 AND o.id = o.origin_job_id`,
+		org, dagName, job).Scan(&name)
+	return name, fault.Wrap(err, "find a renamed job")
 }
 
 func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.UUID]*Job) error {
@@ -329,8 +365,9 @@ func FormerOrigins(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, since time.Time,
 ) (map[string][]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT j.name, j.origin_job_id FROM dag_versions v
+		SELECT DISTINCT coalesce(o.known_as, j.name), j.origin_job_id FROM dag_versions v
 		JOIN jobs j ON j.dag_version_id = v.id
+		JOIN jobs o ON o.id = j.origin_job_id
 		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.ended_at >= $3
 		  AND v.status NOT IN ('Active', 'Building', 'Ready')
 		  AND NOT EXISTS (SELECT FROM jobs n JOIN dag_versions w ON w.id = n.dag_version_id

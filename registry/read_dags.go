@@ -319,10 +319,13 @@ func (r *Registry) FindNamed(
 func (r *Registry) Origins(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	dagName, job string) ([]uuid.UUID, error) {
 	where, args := `org_id = $1 AND id = origin_job_id`, []any{caller.OrgID}
-	for _, c := range []struct{ column, name string }{{"dag_name", dagName}, {"name", job}} {
+	for _, c := range []struct{ condition, name string }{
+		{" AND dag_name = $%d", dagName},
+		{" AND (known_as IS NULL AND name = $%[1]d OR known_as = $%[1]d)", job},
+	} {
 		if c.name != "" { // one plan for all would have to read the jobs of every DAG
 			args = append(args, c.name)
-			where += fmt.Sprintf(" AND %s = $%d", c.column, len(args))
+			where += fmt.Sprintf(c.condition, len(args))
 		}
 	}
 

@@ -22,7 +22,7 @@ import (
 // opened it, may read all that it is computed from.
 type Visibility struct {
 	ReadRoles []string `json:"read_roles" maxItems:"100" doc:"Org roles, each as role:SLUG. Empty: every reader of the org"`
-	Opened    bool     `json:"opened" doc:"Only these read roles count: an admin says that it holds nothing of what guards its inputs"`
+	Opened    bool     `json:"opened" required:"false" doc:"Only these read roles count: an admin says that it holds nothing of what guards its inputs"`
 }
 
 // DatasetVisibility is the visibility of a dataset with what guards it besides.

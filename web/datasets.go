@@ -162,7 +162,9 @@ func (s *Site) addWhy(ctx context.Context, caller authz.Caller, v *datasetView) 
 		return err
 	}
 
-	holds := func(r why.Reason) bool { return !slices.Contains(settled, r.Code) }
+	holds := func(r why.Reason) bool {
+		return !slices.Contains(settled, r.Code) || r.Code == "up_to_date" && len(r.Because) > 0
+	}
 	if !slices.ContainsFunc(found.Reasons, holds) {
 		return nil
 	}

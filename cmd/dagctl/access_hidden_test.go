@@ -188,8 +188,12 @@ func leaves(r authz.Route) int {
 // tryOn sends a route's request about an object.
 func (w *world) tryOn(t *testing.T, route authz.Route, caller string, object map[string]string) (int, string) {
 	t.Helper()
-	status, body := w.send(t, caller, route.Method, fillIn(route, object), "application/json",
-		strings.NewReader(cmp.Or(neededBodies[route.Path], "{}")))
+	return w.sendOn(t, route, caller, fillIn(route, object), cmp.Or(neededBodies[route.Path], "{}"))
+}
+
+func (w *world) sendOn(t *testing.T, route authz.Route, caller, path, sent string) (int, string) {
+	t.Helper()
+	status, body := w.send(t, caller, route.Method, path, "application/json", strings.NewReader(sent))
 	return status, requestID.ReplaceAllString(body, "")
 }
 
@@ -219,4 +223,17 @@ func (w *world) tryHidden(t *testing.T, route authz.Route, object pathObject, ca
 	assert.Equal(t, want, status, "%s: %s", where, body)
 	assert.Equal(t, missing, status, where)
 	assert.Equal(t, absent, object.asAbsent(body), where)
+
+	// Nothing of a request is looked at before that is decided.
+	hiddenPath, absentPath := fillIn(route, object.hidden), fillIn(route, object.absent)
+	for _, wrong := range []struct{ query, body string }{{"zzz=1", "{}"}, {"", "{"}, {"", `{"zzz": []}`}} {
+		and := "?"
+		if strings.Contains(hiddenPath, "?") {
+			and = "&"
+		}
+		status, body := w.sendOn(t, route, caller, hiddenPath+and+wrong.query, wrong.body)
+		missing, absent := w.sendOn(t, route, caller, absentPath+and+wrong.query, wrong.body)
+		assert.Equal(t, missing, status, "%s with %v", where, wrong)
+		assert.Equal(t, absent, object.asAbsent(body), "%s with %v", where, wrong)
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,9 @@ func TestAProfileNamesNothingThatIsHidden(t *testing.T) {
 	must(t, w.env(t, writer), "deploy", writeDAG(t, dir, "doubles", doublesDAG))
 	w.withOrgRole(t, "audit", "reader", "role:audit")
 	must(t, w.env(t, admin), "datasets", "visibility", "doubled", "--role", "role:audit")
+	status, body := w.send(t, admin, http.MethodPut, "/v1/datasets/doubled/visibility", "application/json",
+		strings.NewReader(`{"read_roles": ["role:audit"]}`))
+	require.Equal(t, http.StatusOK, status, "closed by default: %s", body)
 	require.Equal(t, []catalog.Consumer{{Hidden: true}}, w.profile(t, reader, "daily_highest").Consumers)
 	require.Equal(t, "doubled", w.profile(t, admin, "daily_highest").Consumers[0].Job)
 

@@ -67,6 +67,8 @@ datasets partitions daily_highst → there is no dataset daily_highst → did yo
 datasets preview daily_highest --partition 2026-07-07 → dataset daily_highest has no partition "2026-07-07"
 datasets preview daily_highest --version v9 → has no version v9
 datasets export daily_highest --partition 2026-07-07 -o x.csv → dataset daily_highest has no partition "2026-07-07"
+datasets purge daily_highest --partition= --reason r --yes → --partition names no partition → leave it out
+datasets purge daily_highest --partition 2026-01-03..2026-01-01 --reason r --yes → --partition 2026-01-03..2026-01-01: the first partition comes after the last one
 datasets purge daily_highest --partitions 2026-01-03..2026-01-01 --reason r --yes → --partitions 2026-01-03..2026-01-01: the first partition comes after the last one
 datasets visibility daily_highest --role role:finanse → there is no org role "role:finanse" → dagctl roles list
 invalidate daily_highest --partition 2026-07-07 → dataset daily_highest has no such partition

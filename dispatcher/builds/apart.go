@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -94,13 +95,20 @@ func (bs *Builds) enumerate(
 func (bs *Builds) listed(
 	ctx context.Context, now time.Time,
 ) (dags []dagKey, of map[dagKey][]registry.Build, err error) {
-	var all []registry.Build
-	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
-		all, err = deploy.Builds(ctx, tx)
+	var all, over []registry.Build
+	err = pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if over, err = deploy.GivenUp(ctx, tx); err == nil {
+			all, err = deploy.Builds(ctx, tx)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, nil, err
+	}
+	for _, b := range over {
+		if err := bs.endGivenUp(ctx, b, now); err != nil {
+			return nil, nil, err
+		}
 	}
 
 	bs.dispatcher.Building.Store(len(all) > 0)
@@ -116,6 +124,20 @@ func (bs *Builds) listed(
 		of[k] = append(of[k], b)
 	}
 	return dags, of, bs.releaseEnded(ctx, open, now)
+}
+
+// endGivenUp ends the tasks of versions of a DAG that a deploy of what serves gave up; it wakes no build, whose loop
+// would end them.
+func (bs *Builds) endGivenUp(ctx context.Context, b registry.Build, now time.Time) error {
+	return pg.InTx(ctx, bs.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if err := registry.LockDAG(ctx, tx, b.OrgID, b.DAG); err != nil {
+			return err
+		}
+		if err := bs.CancelUnused(ctx, tx, b.OrgID, b.DAG, tasks.ReasonAbandoned, now); err != nil {
+			return err
+		}
+		return bs.EndUnwanted(ctx, tx, b.OrgID, b.DAG, b.ID, now)
+	})
 }
 
 // releaseEnded lets the tasks go on that builds held back which are under way no more, since another deploy took their

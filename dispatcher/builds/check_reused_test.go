@@ -333,3 +333,45 @@ func TestAPersonAcceptsWhatANewCheckRefuses(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"))
 	w.Check()
 }
+
+// A failed version is over once what serves is deployed again, with its dead tasks. Until then both are shown.
+func TestDeployingWhatServesGivesUpAFailedVersion(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	failed := func() (version int, dead int64) {
+		dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
+		require.NoError(t, err)
+		if dags[0].Failed != nil {
+			version = dags[0].Failed.Number
+		}
+		return version, dags[0].Tasks.Dead
+	}
+
+	w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "SELECT upper(content)", "SELECT error(content)"))
+	w.Settle()
+	version, dead := failed()
+	require.Equal(t, 2, version)
+	require.Positive(t, dead)
+
+	again := w.Deploy(dispatchertest.Letters)
+	require.Equal(t, registry.Active, again.Version.Status)
+	w.Settle()
+	version, dead = failed()
+	require.Zero(t, version)
+	require.Zero(t, dead)
+	require.Zero(t, w.Count(`SELECT FROM waiting WHERE reason = 'dead'`))
+	w.Check()
+}
+
+// The dead tasks of a first version that failed are counted, though nothing serves.
+func TestDeadTasksOfAFirstVersion(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Deploy(dispatchertest.Edit(dispatchertest.Letters, "SELECT upper(content)", "SELECT error(content)"))
+	w.Settle()
+	dags, err := w.D.Views.DAGs(t.Context(), w.Caller, "", 10)
+	require.NoError(t, err)
+	require.NotNil(t, dags[0].Failed)
+	require.Positive(t, dags[0].Tasks.Dead)
+}

@@ -221,6 +221,9 @@ func (bs *Builds) Swap(
 	if err != nil || !moved {
 		return false, err
 	}
+	if err := carryNames(ctx, tx, b); err != nil {
+		return false, err
+	}
 	for _, m := range queues {
 		if err := bs.carryQueue(ctx, tx, m, now); err != nil {
 			return false, err
@@ -262,6 +265,23 @@ func (bs *Builds) Swap(
 
 	pg.AfterCommit(ctx, func() { bs.metrics.Cutovers.Observe(time.Since(began).Seconds()) })
 	return true, nil
+}
+
+// carryNames gives renamed jobs their tasks under the new name, and the pauses that they had under the old one.
+func carryNames(ctx context.Context, tx pgx.Tx, b registry.Build) error {
+	renamed, err := deploy.CarryNames(ctx, tx, b)
+	if err != nil {
+		return err
+	}
+	for _, r := range renamed {
+		if _, err := tx.Exec(ctx, `
+			UPDATE pauses p SET job_name = $4 WHERE p.org_id = $1 AND p.dag_name = $2 AND p.job_name = $3
+			AND NOT EXISTS (SELECT FROM pauses o WHERE o.org_id = $1 AND o.dag_name = $2 AND o.job_name = $4)`,
+			b.OrgID, b.DAG, r.From, r.To); err != nil {
+			return fmt.Errorf("carry the pause of %s/%s: %w", b.DAG, r.From, err)
+		}
+	}
+	return nil
 }
 
 // tellReaders makes the router compare the jobs of other DAGs that read this one's datasets, and this DAG's reused

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -193,4 +194,58 @@ publish:
 func statusOf(w *dispatchertest.World, d registry.Deployment) registry.Status {
 	status, _ := w.Status(d.Version.ID)
 	return status
+}
+
+// A renamed job keeps its history and its pause, under the name that it has in the version that serves.
+func TestARenamedJobKeepsItsTasks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	tasksOf := func(job string) []string {
+		list, err := w.D.Views.Tasks(t.Context(), w.Caller,
+			views.TaskFilter{TaskSelection: views.TaskSelection{DAG: "old", Job: job}, Limit: 10})
+		require.NoError(t, err)
+
+		var partitions []string
+		for _, task := range list {
+			require.Equal(t, job, task.Job)
+			partitions = append(partitions, task.Partition)
+		}
+		return partitions
+	}
+	completed := func(job string) int64 {
+		detail, err := w.D.Views.Job(t.Context(), w.Caller, "old", job)
+		require.NoError(t, err)
+		return detail.Tasks.Completed
+	}
+
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(oldStations)
+	older := dispatchertest.Edit(oldStations, "'old '", "'older '")
+	w.Serve(older)
+	require.Len(t, tasksOf("made"), 2, "one for each definition")
+	_, err := w.D.Control.Pause(t.Context(), w.Caller, "old", "made", "", time.Now())
+	require.NoError(t, err)
+
+	w.Serve(dispatchertest.Edit(older, "name: made", "name: built\n    renamed_from: made", "job: made", "job: built"))
+	require.Len(t, tasksOf("built"), 2)
+	require.Empty(t, tasksOf("made"))
+	require.EqualValues(t, 2, completed("built"))
+	_, err = w.D.Views.Job(t.Context(), w.Caller, "old", "made")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	require.ErrorContains(t, err, "old/made is now old/built")
+
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Poll()
+	w.Settle()
+	require.Empty(t, w.Read("stations")["2024-01-02"], "the pause is the job's")
+	require.NoError(t, w.D.Control.Resume(t.Context(), w.Caller, "old", "built", time.Now()))
+	w.Settle()
+	require.Equal(t, []string{"older b"}, w.Read("stations")["2024-01-02"])
+
+	// Later definitions lie under its name too, and all of them go back with a rollback.
+	w.Serve(dispatchertest.Edit(older, "name: made", "name: built", "job: made", "job: built", "'older '", "'oldest '"))
+	require.Len(t, tasksOf("built"), 5)
+	require.NoError(t, goBack(w, "old", 1))
+	require.Len(t, tasksOf("made"), 5)
+	require.Empty(t, tasksOf("built"))
 }

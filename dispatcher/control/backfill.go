@@ -91,6 +91,7 @@ func (ctl *Control) StartBackfill(
 	}
 
 	var left []wantedPartition
+	var begun Backfill // as the transaction sees it: after it, its job may be hidden from the caller
 	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := registry.LockDAGShared(ctx, tx, job.OrgID, job.DAG); err != nil {
 			return err
@@ -107,7 +108,11 @@ func (ctl *Control) StartBackfill(
 			return err
 		}
 		detail := map[string]any{"id": id, "request": req, "partitions": len(left)}
-		return authz.Audit(ctx, tx, caller, "job.backfill", job.Address(), detail)
+		if err := authz.Audit(ctx, tx, caller, "job.backfill", job.Address(), detail); err != nil {
+			return err
+		}
+		begun, err = backfillOf(ctx, tx, caller, dagName, id)
+		return err
 	})
 	if err != nil {
 		return Backfill{}, fmt.Errorf("backfill %s/%s: %w", dagName, req.Job, err)
@@ -117,7 +122,7 @@ func (ctl *Control) StartBackfill(
 			Propagate: req.Propagate, Concurrency: req.Concurrency, CreatedBy: caller.Actor, CreatedAt: now,
 			Pending: len(left)}, nil
 	}
-	return ctl.Backfill(ctx, caller, dagName, id)
+	return begun, nil
 }
 
 // backfillable lists the partitions between two keys that the job can compute: those that its source has, that its
@@ -352,30 +357,37 @@ const backfillCounts = ` CROSS JOIN LATERAL (
 func (ctl *Control) Backfill(
 	ctx context.Context, caller authz.Caller, dagName string, id uuid.UUID,
 ) (b Backfill, err error) {
-	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+backfillColumns+` FROM backfills b`+backfillCounts+`
-			WHERE b.org_id = $1 AND b.dag_name = $2 AND b.id = $3`, caller.OrgID, dagName, id)
-		if err != nil {
-			return err
-		}
-		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Backfill])
-		if errors.Is(err, pgx.ErrNoRows) {
-			return noBackfill(dagName, id)
-		}
-		if err != nil {
-			return err
-		}
-
-		hidden, err := registry.IsHidden(ctx, tx, caller, dagName, b.Job)
-		if hidden {
-			return noBackfill(dagName, id)
-		}
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		b, err = backfillOf(ctx, tx, caller, dagName, id)
 		return err
 	})
 	if err != nil {
 		return b, fmt.Errorf("backfill: %w", err)
 	}
 	return b, nil
+}
+
+func backfillOf(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string, id uuid.UUID,
+) (b Backfill, err error) {
+	rows, err := tx.Query(ctx, `SELECT `+backfillColumns+` FROM backfills b`+backfillCounts+`
+		WHERE b.org_id = $1 AND b.dag_name = $2 AND b.id = $3`, caller.OrgID, dagName, id)
+	if err != nil {
+		return b, err
+	}
+	b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Backfill])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return b, noBackfill(dagName, id)
+	}
+	if err != nil {
+		return b, err
+	}
+
+	hidden, err := registry.IsHidden(ctx, tx, caller, dagName, b.Job)
+	if err == nil && hidden {
+		err = noBackfill(dagName, id)
+	}
+	return b, err
 }
 
 // Backfills lists a DAG's backfills older than an id, the newest first. It relies on idx_backfills_dag.
@@ -436,10 +448,11 @@ func (ctl *Control) DAGOfBackfill(ctx context.Context, caller authz.Caller, valu
 func (ctl *Control) CancelBackfill(
 	ctx context.Context, caller authz.Caller, dagName string, id uuid.UUID, now time.Time,
 ) (Backfill, error) {
-	if _, err := ctl.Backfill(ctx, caller, dagName, id); err != nil {
-		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)
-	}
+	var canceled Backfill
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := backfillOf(ctx, tx, caller, dagName, id); err != nil {
+			return err
+		}
 		tag, err := tx.Exec(ctx, `UPDATE backfills SET status = 'Canceled', ended_at = $4, reason = $5
 			WHERE org_id = $1 AND dag_name = $2 AND id = $3 AND status = 'Running'`, caller.OrgID, dagName, id, now,
 			"by "+caller.Actor)
@@ -450,11 +463,15 @@ func (ctl *Control) CancelBackfill(
 			return fault.New(fault.Conflict, "no backfill %s of %s is running", id, dagName)
 		}
 
-		return authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(),
-			authz.Change{Before: statusRunning, After: statusCanceled})
+		if err := authz.Audit(ctx, tx, caller, "job.backfill_cancel", id.String(),
+			authz.Change{Before: statusRunning, After: statusCanceled}); err != nil {
+			return err
+		}
+		canceled, err = backfillOf(ctx, tx, caller, dagName, id)
+		return err
 	})
 	if err != nil {
 		return Backfill{}, fmt.Errorf("cancel backfill: %w", err)
 	}
-	return ctl.Backfill(ctx, caller, dagName, id)
+	return canceled, nil
 }

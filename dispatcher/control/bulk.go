@@ -85,7 +85,30 @@ func (ctl *Control) StartBulk(
 			break
 		}
 	}
-	return ctl.Bulk(ctx, caller, b.ID)
+	return ctl.begunBulk(ctx, caller, b.ID)
+}
+
+// begunBulk returns a bulk action to whoever has just begun it, also where its tasks are hidden from them by now: it is
+// done, and its counts are all that the answer tells.
+func (ctl *Control) begunBulk(ctx context.Context, caller authz.Caller, id uuid.UUID) (b BulkAction, err error) {
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		b, err = bulkOf(ctx, tx, id, `b.org_id = $1 AND b.id = $2`, caller.OrgID, id)
+		return err
+	})
+	return b, fault.Wrap(err, "bulk action")
+}
+
+// bulkOf returns the bulk action that meets a condition on rows b.
+func bulkOf(ctx context.Context, tx pgx.Tx, id uuid.UUID, condition string, args ...any) (b BulkAction, err error) {
+	rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions b WHERE `+condition, args...)
+	if err != nil {
+		return b, err
+	}
+	b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[BulkAction])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return b, noBulk(id)
+	}
+	return b, err
 }
 
 // reaches returns the DAG that all tasks of the request belong to, empty if they may belong to any.
@@ -241,20 +264,17 @@ const bulkColumns = `id, verb, coalesce(reason, ''), coalesce(rate, 0), matched,
 
 // Bulk returns a bulk action. One on tasks that the caller may not act on does not exist for it.
 func (ctl *Control) Bulk(ctx context.Context, caller authz.Caller, id uuid.UUID) (b BulkAction, err error) {
-	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		args := []any{caller.OrgID, id}
-		rows, err := tx.Query(ctx, `SELECT `+bulkColumns+` FROM bulk_actions b WHERE org_id = $1 AND id = $2 AND `+
-			mayAct(caller, &args), args...)
-		if err != nil {
-			return err
-		}
-		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[BulkAction])
-		if errors.Is(err, pgx.ErrNoRows) {
-			return noBulk(id)
-		}
+	err = pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
+		b, err = shownBulk(ctx, tx, caller, id)
 		return err
 	})
 	return b, fault.Wrap(err, "bulk action")
+}
+
+func shownBulk(ctx context.Context, tx pgx.Tx, caller authz.Caller, id uuid.UUID) (BulkAction, error) {
+	args := []any{caller.OrgID, id}
+	condition := `b.org_id = $1 AND b.id = $2 AND ` + mayAct(caller, &args)
+	return bulkOf(ctx, tx, id, condition, args...)
 }
 
 // Bulks lists the org's bulk actions older than an id, the newest first. It relies on idx_bulk_actions_org.
@@ -279,10 +299,11 @@ func (ctl *Control) Bulks(
 func (ctl *Control) CancelBulk(
 	ctx context.Context, caller authz.Caller, id uuid.UUID, now time.Time,
 ) (BulkAction, error) {
-	if _, err := ctl.Bulk(ctx, caller, id); err != nil {
-		return BulkAction{}, fault.Wrap(err, "cancel bulk action")
-	}
+	var canceled BulkAction
 	err := pg.InOrgTx(ctx, ctl.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := shownBulk(ctx, tx, caller, id); err != nil {
+			return err
+		}
 		args := []any{caller.OrgID, id, now}
 		tag, err := tx.Exec(ctx, `UPDATE bulk_actions b SET status = 'Canceled', ended_at = $3
 			WHERE org_id = $1 AND id = $2 AND status = 'Running' AND `+mayAct(caller, &args), args...)
@@ -297,11 +318,15 @@ func (ctl *Control) CancelBulk(
 			caller.OrgID, id); err != nil {
 			return err
 		}
-		return authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(),
-			authz.Change{Before: statusRunning, After: statusCanceled})
+		if err := authz.Audit(ctx, tx, caller, "tasks.bulk_cancel", id.String(),
+			authz.Change{Before: statusRunning, After: statusCanceled}); err != nil {
+			return err
+		}
+		canceled, err = shownBulk(ctx, tx, caller, id)
+		return err
 	})
 	if err != nil {
 		return BulkAction{}, fault.Wrap(err, "cancel bulk action")
 	}
-	return ctl.Bulk(ctx, caller, id)
+	return canceled, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -70,4 +71,36 @@ func TestNobodyActsOnWhatIsHiddenMeanwhile(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What was done is answered with, also if its dataset is closed to whoever did it in the moment of the commit.
+func TestAnswersAboutWhatIsClosedAtTheCommit(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.LettersWorld(t)
+	w.Serve(dispatchertest.Letters)
+	writer := authz.Caller{OrgID: w.Caller.OrgID, OrgSlug: w.Caller.OrgSlug, Actor: "token:writer",
+		Role: authz.RoleWriter}
+	w.Exec(`CREATE FUNCTION close_all() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN UPDATE datasets SET read_roles = '{role:finance}'; RETURN NULL; END $$`)
+	for _, table := range []string{"backfills", "bulk_actions"} {
+		w.Exec(`CREATE CONSTRAINT TRIGGER closes AFTER INSERT OR UPDATE ON ` + table + ` DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION close_all()`)
+	}
+	open := func() { w.Exec(`UPDATE datasets SET read_roles = '{}'`) }
+
+	begun, err := w.D.Control.StartBackfill(t.Context(), writer, "letters",
+		control.BackfillRequest{Job: "upper", From: "2024-01-01", To: "2024-01-02", Existing: "all"}, time.Now())
+	require.NoError(t, err)
+	_, err = w.D.Control.Backfill(t.Context(), writer, "letters", begun.ID)
+	require.True(t, fault.Is(err, fault.NotFound), "%v: it is hidden by now", err)
+	open()
+	canceled, err := w.D.Control.CancelBackfill(t.Context(), writer, "letters", begun.ID, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "Canceled", canceled.Status)
+
+	open()
+	many, err := w.D.Control.StartBulk(t.Context(), writer, control.VerbCancel,
+		control.BulkRequest{Filter: views.TaskSelection{DAG: "letters"}, Rate: 0.1}, time.Now())
+	require.NoError(t, err)
+	require.NotEmpty(t, many.Status)
 }

@@ -188,7 +188,7 @@ func (ctl *Control) takeBack(ctx context.Context, tx pgx.Tx, org uuid.UUID, now 
 	if err != nil {
 		return fmt.Errorf("paused jobs: %w", err)
 	}
-	jobs, err := ctl.registry.Jobs(ctx, tx, origins)
+	jobs, err := ctl.registry.KnownJobs(ctx, tx, origins)
 	if err != nil {
 		return err
 	}

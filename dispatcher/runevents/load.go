@@ -15,7 +15,7 @@ import (
 
 // run returns an attempt as its events tell it.
 func (s *Sender) run(ctx context.Context, tx pgx.Tx, org uuid.UUID, e end, namespace string) (openlineage.Run, error) {
-	jobs, err := s.registry.Jobs(ctx, tx, []uuid.UUID{e.Job})
+	jobs, err := s.registry.KnownJobs(ctx, tx, []uuid.UUID{e.Job})
 	if err != nil {
 		return openlineage.Run{}, err
 	}

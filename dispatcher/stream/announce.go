@@ -63,7 +63,7 @@ func (s *Stream) name(ctx context.Context, org uuid.UUID, changes []change) erro
 				origins = append(origins, c.origin)
 			}
 		}
-		jobs, err := s.Registry.Jobs(ctx, tx, origins)
+		jobs, err := s.Registry.KnownJobs(ctx, tx, origins)
 		if err != nil {
 			return err
 		}

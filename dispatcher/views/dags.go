@@ -93,7 +93,7 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 			return err
 		}
 
-		origins, err := vs.registry.OriginsOf(ctx, tx, caller, workedFor(dags...))
+		origins, err := vs.registry.OriginsOf(ctx, tx, caller, withTasks(dags...))
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (vs *Views) DAGs(ctx context.Context, caller authz.Caller, after string, li
 		}
 		for i, dag := range dags {
 			list[i].Paused, list[i].PausedJobs = tasks.WidestPause(pauses, dag.Name, ""), pausedJobs(pauses, dag.Name)
-			list[i].Tasks = sum(open, origins, workedFor(dag))
+			list[i].Tasks = sum(open, origins, withTasks(dag))
 		}
 		return nil
 	})
@@ -163,7 +163,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		}
 		detail.DAG = dag
 
-		origins, err := vs.registry.OriginsOf(ctx, tx, caller, workedFor(dag))
+		origins, err := vs.registry.OriginsOf(ctx, tx, caller, withTasks(dag))
 		if err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 			return err
 		}
 		detail.Paused, detail.PausedJobs = tasks.WidestPause(pauses, name, ""), pausedJobs(pauses, name)
-		detail.Tasks = sum(counts, origins, workedFor(dag))
+		detail.Tasks = sum(counts, origins, withTasks(dag))
 		for _, n := range former {
 			detail.Tasks.Completed += n
 		}
@@ -316,6 +316,18 @@ func (vs *Views) jobs(
 		list = append(list, JobStatus{JobView: j, Tasks: counts[j.Origin], Paused: paused})
 	}
 	return list, nil
+}
+
+// withTasks lists the versions that have open tasks: those that tasks are made for, and those that failed, whose dead
+// tasks are there.
+func withTasks(dags ...registry.DAG) []uuid.UUID {
+	ids := workedFor(dags...)
+	for _, d := range dags {
+		if d.Failed != nil {
+			ids = append(ids, d.Failed.ID)
+		}
+	}
+	return ids
 }
 
 // workedFor lists the versions that tasks are made for.

@@ -1,6 +1,7 @@
 package views
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -92,7 +93,7 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 			return err
 		}
 		if job == nil {
-			return registry.NoJob(dagName, name)
+			return noJob(ctx, tx, caller, dagName, name)
 		}
 
 		detail = JobDetail{JobStatus: JobStatus{JobView: view}, DAG: dagName, Version: shown.Number,
@@ -103,6 +104,19 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 		return vs.addDefinition(ctx, tx, caller, job, &detail)
 	})
 	return detail, fault.Wrap(err, fmt.Sprintf("job %s/%s", dagName, name))
+}
+
+// noJob is the error about a job that a DAG does not have; it tells the new name of one that was renamed.
+func noJob(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, name string) error {
+	renamed, err := registry.NewName(ctx, tx, caller.OrgID, dagName, name)
+	if err != nil {
+		return err
+	}
+	if hidden, err := registry.IsHidden(ctx, tx, caller, dagName, renamed); err != nil || hidden || renamed == "" {
+		return cmp.Or(err, registry.NoJob(dagName, name))
+	}
+	return fault.New(fault.NotFound, "%s/%s is now %s/%s", dagName, name, dagName, renamed).
+		WithHint("`dagctl status %s/%s` shows it: a deploy renamed the job", dagName, renamed)
 }
 
 // FormerJob reports whether any version of a DAG, however old, has a job of that name.

@@ -224,7 +224,7 @@ func (vs *Views) show(ctx context.Context, tx pgx.Tx, caller authz.Caller, list 
 		}
 	}
 
-	jobs, err := vs.registry.Jobs(ctx, tx, origins)
+	jobs, err := vs.registry.KnownJobs(ctx, tx, origins)
 	if err != nil {
 		return nil, err
 	}
@@ -286,12 +286,21 @@ func noTask(id uuid.UUID) error {
 	return fault.New(fault.NotFound, "there is no task %s", id).WithHint("`dagctl tasks list` shows those there are")
 }
 
-// DAGOfJob returns the DAG of a job, named by both, for routes that act on jobs and sources; see authz.Finder. What is
-// wrong with a job that no version has is the handler's to say.
+// DAGOfJob returns the DAG of a job, named by both, for routes that act on jobs and sources; see authz.Finder. A job
+// that no version of a DAG has is refused here, as a hidden one is: before anything of the request is looked at.
 func (vs *Views) DAGOfJob(ctx context.Context, caller authz.Caller, values ...string) (dag string, err error) {
 	dag, name := values[0], values[1]
 	err = pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		return registry.RequireShown(ctx, tx, caller, dag, name)
+		if err := registry.RequireShown(ctx, tx, caller, dag, name); err != nil {
+			return err
+		}
+		if origins, err := vs.registry.Origins(ctx, tx, caller, dag, name); err != nil || len(origins) > 0 {
+			return err
+		}
+		if known, err := vs.registry.Origins(ctx, tx, caller, dag, ""); err != nil || len(known) == 0 {
+			return err // the handler says that there is no such DAG
+		}
+		return noJob(ctx, tx, caller, dag, name)
 	})
 	return dag, err
 }
@@ -404,7 +413,7 @@ func (vs *Views) FindTask(ctx context.Context, tx pgx.Tx, caller authz.Caller, i
 		return Task{}, false, err
 	}
 
-	jobs, err := vs.registry.Jobs(ctx, tx, []uuid.UUID{t.origin})
+	jobs, err := vs.registry.KnownJobs(ctx, tx, []uuid.UUID{t.origin})
 	if err != nil {
 		return Task{}, false, err
 	}

@@ -80,7 +80,7 @@ func (e *explainer) job(ctx context.Context, origin uuid.UUID) (*registry.Job, e
 	}
 	job := acting[origin].Job
 	if job == nil {
-		rows, err := e.d.registry.Jobs(ctx, e.tx, []uuid.UUID{origin})
+		rows, err := e.d.registry.KnownJobs(ctx, e.tx, []uuid.UUID{origin})
 		if err != nil {
 			return nil, err
 		}

@@ -292,7 +292,12 @@ func limitSentence(r Reason) string {
 var dataWordings = map[Code]wording{
 	whyPublished: {"something", func(r Reason) string { return "it has been published" + since(r.Since) }},
 	whyLate:      {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
-	whyUpToDate:  {"something", fixed("it is up to date with its inputs")},
+	whyUpToDate: {"something", func(r Reason) string {
+		if len(r.Because) > 0 {
+			return "it is up to date with what its inputs have, and a task that would bring them more is dead"
+		}
+		return "it is up to date with its inputs"
+	}},
 	whyBadRows: {"something", func(r Reason) string {
 		return fmt.Sprintf("of its files, %s did not fit and went to %s", plural.Of(r.Count, "row"), r.Dataset)
 	}},

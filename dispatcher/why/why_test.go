@@ -390,3 +390,39 @@ func TestWhyABuildDoesNotServe(t *testing.T) {
 	_, err = w.D.Why.JobWhy(t.Context(), w.Caller, "nothing", "nothing", time.Now())
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 }
+
+// What is up to date with its inputs says so, and names the dead task that would have brought them more.
+func TestUpToDateNamesDeadInputs(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(`
+name: mail
+jobs:
+  - name: load
+    operator: hook
+    source: { kind: manual }
+    partition_by: key
+    config: { tag: l }
+  - name: sorted
+    operator: hook
+    inputs: [{ from: { job: load } }]
+    execution_strategy: PerPartition
+    config: { tag: s }
+publish:
+  sorted: { from: { job: sorted } }
+`)
+	w.Enqueue("load", dispatcher.EnqueueItem{Partition: "a"}, dispatcher.EnqueueItem{Partition: "b"})
+	w.Settle()
+	require.Equal(t, []string{"up_to_date"}, dispatchertest.CodesIn(w.WhyJob("mail", "sorted").Reasons))
+
+	w.Probe.On("load", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, operators.Permanent(errors.New("no letters"))
+	})
+	w.Enqueue("load", dispatcher.EnqueueItem{Partition: "a"})
+	w.Settle()
+	dead := []string{"up_to_date", "up_to_date/dead"}
+	require.Equal(t, dead, dispatchertest.CodesIn(w.WhyJob("mail", "sorted").Reasons))
+	require.Equal(t, append([]string{"published"}, dead...), dispatchertest.CodesIn(w.WhyNot("sorted", "a").Reasons))
+	require.Equal(t, []string{"published", "up_to_date"},
+		dispatchertest.CodesIn(w.WhyNot("sorted", "b").Reasons), "of another partition")
+}

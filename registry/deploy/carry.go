@@ -324,3 +324,50 @@ func carry(ctx context.Context, tx pgx.Tx, outputs map[Revised][]consumedInput, 
 	}
 	return nil
 }
+
+// Renaming is a job that a swap gives another name: a deploy by `renamed_from`, and a rollback by going back.
+type Renaming struct{ From, To string }
+
+// CarryNames makes the tasks of jobs that a swap in this transaction has renamed be found under their new names, those
+// of earlier definitions too, and returns the renamings. Tasks of the version that serves have its names in any case.
+func CarryNames(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Renaming, error) {
+	rows, err := tx.Query(ctx, `
+		WITH named AS (
+			SELECT j.dag_version_id = c.dag_version_id AS serves, j.name, j.definition ->> 'renamed_from' AS former,
+			       j.origin_job_id AS origin, j.output_datasets AS outputs
+			FROM dag_current_versions c JOIN jobs j ON j.dag_version_id IN (c.dag_version_id, c.previous_version_id)
+			WHERE c.org_id = $1 AND c.dag_name = $2)
+		SELECT was.name, n.name FROM named was JOIN named n ON n.serves AND NOT was.serves
+		WHERE (n.origin = was.origin OR n.outputs && was.outputs OR coalesce(n.former, n.name) = coalesce(was.former, was.name)
+		       OR n.former = was.name OR was.former = n.name)
+		  AND NOT EXISTS (SELECT FROM named o WHERE o.serves AND o.name = was.name)
+		  AND NOT EXISTS (SELECT FROM named o WHERE NOT o.serves AND o.name = n.name)
+		ORDER BY 1, 2`, b.OrgID, b.DAG)
+	if err != nil {
+		return nil, fmt.Errorf("renamed jobs of %s: %w", b.DAG, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Renaming])
+	if err != nil {
+		return nil, fmt.Errorf("renamed jobs of %s: %w", b.DAG, err)
+	}
+
+	from, to := make([]string, len(all)), make([]string, len(all))
+	for i, r := range all {
+		from[i], to[i] = r.From, r.To
+	}
+	if len(all) > 0 {
+		if _, err := tx.Exec(ctx, `
+			UPDATE jobs o SET known_as = NULLIF(r.new, o.name) FROM unnest($3::text[], $4::text[]) AS r(old, new)
+			WHERE o.org_id = $1 AND o.dag_name = $2 AND o.id = o.origin_job_id AND coalesce(o.known_as, o.name) = r.old`,
+			b.OrgID, b.DAG, from, to); err != nil {
+			return nil, fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
+		}
+	}
+	if _, err := tx.Exec(ctx, `
+		UPDATE jobs o SET known_as = NULLIF(j.name, o.name) FROM jobs j
+		WHERE j.dag_version_id = $1 AND o.id = j.origin_job_id AND coalesce(o.known_as, o.name) <> j.name`,
+		b.ID); err != nil {
+		return nil, fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
+	}
+	return all, nil
+}

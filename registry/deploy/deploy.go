@@ -269,6 +269,11 @@ func (d *deploy) again(ctx context.Context, tx pgx.Tx, v registry.Version,
 	} else if _, err := registry.RelieveAuthority(ctx, tx, d.caller, v.ID); err != nil {
 		return registry.Deployment{}, err
 	}
+	if v.Status == registry.Active {
+		if err := giveUpFailed(ctx, tx, d.caller.OrgID, d.doc.Name, v.Number); err != nil {
+			return registry.Deployment{}, err
+		}
+	}
 
 	next, err := pointerSet(ctx, tx, d.caller.OrgID, v.ID)
 	if err != nil {

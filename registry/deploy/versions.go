@@ -149,6 +149,35 @@ func AbandonBuild(
 	return id, number, nil
 }
 
+// giveUpFailed abandons the versions after the one that serves which failed: whoever deploys what serves wants none of
+// them. Their errors stay in the history.
+func giveUpFailed(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, serving int) error {
+	_, err := tx.Exec(ctx, `UPDATE dag_versions SET status = 'Abandoned', ended_at = now()
+		WHERE org_id = $1 AND dag_name = $2 AND number > $3 AND status = 'Failed'`, org, dagName, serving)
+	return fault.Wrap(err, "give up failed versions of "+dagName)
+}
+
+// GivenUp lists the DAGs that build nothing and have tasks left of versions that ended, each with the last version that
+// failed, if one did. It relies on idx_dag_versions_tasks.
+func GivenUp(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT v.org_id, v.dag_name, (SELECT f.id FROM dag_versions f
+			WHERE f.org_id = v.org_id AND f.dag_name = v.dag_name AND f.status = 'Failed' ORDER BY f.number DESC LIMIT 1)
+		FROM dag_versions v
+		WHERE v.tasks_end AND v.status = ANY($1) AND NOT EXISTS (SELECT FROM dag_versions b WHERE b.org_id = v.org_id
+			AND b.dag_name = v.dag_name AND b.status IN ('Building', 'Ready'))`, ended)
+	if err != nil {
+		return nil, fmt.Errorf("versions that were given up: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (b registry.Build, err error) {
+		var failed *uuid.UUID
+		if err = row.Scan(&b.OrgID, &b.DAG, &failed); failed != nil {
+			b.ID = *failed
+		}
+		return b, err
+	})
+}
+
 // OriginsByJob returns, by job name, the three newest origins of each job of a DAG, the newest first.
 func OriginsByJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (map[string][]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `

@@ -142,15 +142,21 @@ func RequireJob(ctx context.Context, api *Client, dag, job string) error {
 		return fault.New(fault.NotFound, "no DAG has a job %s", job).
 			WithHint("%s", meant(job, jobs, "`dagctl status DAG` lists the jobs of a DAG"))
 	}
-	return noJob(dag, job, jobs)
+	return noJob(ctx, api, dag, job, jobs)
 }
 
-// noJob is the error about a job that a DAG does not have, or that is hidden, in the words of the server.
-func noJob(dag, job string, jobs []string) error {
+// noJob is the error about a job that a DAG does not have, or that is hidden: the job that was meant, or else what the
+// server says, which knows the new name of a renamed one.
+func noJob(ctx context.Context, api *Client, dag, job string, jobs []string) error {
 	missing := fault.New(fault.NotFound, "there is no job %s/%s", dag, job)
 	jobs = slices.DeleteFunc(jobs, func(name string) bool { return name == job })
 	if near := spelling.Nearest(job, jobs); near != "" {
 		return missing.WithHint("did you mean %s?", near)
+	}
+
+	var found json.RawMessage
+	if err := api.plain().Get(ctx, "/v1/jobs/"+url.PathEscape(dag)+"/"+url.PathEscape(job), nil, &found); err != nil {
+		return err
 	}
 	return missing.WithHint("`dagctl status %s` lists the jobs", dag)
 }
@@ -164,7 +170,7 @@ func OfJob(ctx context.Context, api *Client, dag, job string, err error) error {
 	if failed != nil || len(jobs) == 0 || slices.Contains(jobs, job) {
 		return err
 	}
-	return noJob(dag, job, jobs)
+	return noJob(ctx, api, dag, job, jobs)
 }
 
 // RequireDataset returns an error where there is no dataset of a name.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/web"
 )
@@ -32,11 +33,19 @@ the data, purge or correct them first. So does what http_source, http_api, postg
 next run publishes it again if it is still there. A version that can still be rolled back to and has the data needs --break-window:
 afterwards, a rollback to it goes without the purged partitions and asks for --allow-removals, and there is none where
 a dataset was purged as a whole.`,
-		Example: "  dagctl datasets purge orders --partitions 2026-01-01..2026-01-31 --downstream " +
+		Example: "  dagctl datasets purge orders --partition 2026-01-01..2026-01-31 --downstream " +
 			"--reason \"erasure request 17\" --dry-run",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.PartitionsInOrder("partitions", partitions); err != nil {
+			named := "partition"
+			if cmd.Flags().Changed("partitions") {
+				named = "partitions"
+			}
+			if cmd.Flags().Changed(named) && partitions == "" {
+				return fault.New(fault.Invalid, "--%s names no partition", named).
+					WithHint("leave it out to purge all of the dataset")
+			}
+			if err := cli.PartitionsInOrder(named, partitions); err != nil {
 				return err
 			}
 			request.From, request.To = partitionRange(partitions)
@@ -77,7 +86,10 @@ a dataset was purged as a whole.`,
 	}
 
 	flags := cmd.Flags()
-	flags.StringVar(&partitions, "partitions", "", "partitions to purge: one, or A..B, both included (default: all)")
+	flags.StringVar(&partitions, "partition", "", "partitions to purge: one, or A..B, both included (default: all)")
+	flags.StringVar(&partitions, "partitions", "", "the same, as it was called before")
+	_ = flags.MarkHidden("partitions")
+	cmd.MarkFlagsMutuallyExclusive("partition", "partitions")
 	flags.BoolVar(&request.Downstream, "downstream", false, "also purge everything that was made from them")
 	flags.StringVar(&request.Reason, "reason", "", "why; kept in the audit log")
 	flags.BoolVar(&request.BreakWindow, "break-window", false, "purge even data that a rollback still needs")

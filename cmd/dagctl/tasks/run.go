@@ -120,7 +120,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&r.item.ConcurrencyKey, "concurrency-key", "",
 		"run at most one task of this key at a time in the org (default: that of the job)")
 	flags.StringVar(&r.batch, "batch", "",
-		"file with one task a line, {\"payload\": …, \"idempotency_key\": …}; - reads standard input")
+		"file with one task a line, {\"payload\": …, \"partition\": …, \"idempotency_key\": …}; - reads standard input")
 
 	flags.BoolVar(&r.watch, "watch", false, "follow what the run sets off to its end, over all DAGs")
 
