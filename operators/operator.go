@@ -45,6 +45,7 @@ type Enumeration struct {
 	PartitionBy dag.Partitioning
 	Roots       []string                // folders that the org's sources may read
 	Known       map[string]string       // partition key → version of the unit it was last made from
+	Purged      map[string]bool         // those of them whose rows are gone
 	Secrets     map[string]secret.Value // those that Config names
 	Position    json.RawMessage         // where the last listing ended: see Resumer
 	Now         time.Time
@@ -77,6 +78,7 @@ type Unit struct {
 	Partition string          // output partition key
 	Version   string          // changes exactly when the content does (content hash, ETag); empty: always read it
 	Payload   json.RawMessage // payload of the task that reads it
+	Again     bool            // listed each time, so it is not read anew while its task waits for a retry
 }
 
 // Assignment is one claimed task with all that its run needs. The worker protocol has the same fields.
