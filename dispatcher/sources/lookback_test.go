@@ -135,6 +135,8 @@ func TestASourceLooksBackAfterAnOutage(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, b.look("2026-03-31T22:30:00Z"))
 	require.NoError(t, b.D.Control.Resume(t.Context(), b.Caller, "late", "days", time.Now()))
+	_, err = b.D.Sources.ReadNow(t.Context(), b.Caller, "late", "days", time.Now())
+	require.NoError(t, err)
 	b.rows["2026-03-28"] = "late"
 	require.Equal(t, []string{"2026-03-28", "2026-03-29", "2026-03-30", "2026-03-31", "2026-04-01"},
 		b.due("2026-04-01T22:30:00Z"), "the 30th looks back at the 28th")
