@@ -186,6 +186,8 @@ type Task struct {
 	Progress func(percent int, state string)
 	Log      *slog.Logger
 
+	inputKeys [][]string // of each of InputFiles its partition, where the job's SQL may ask for it
+
 	// For operator udf: puts the code into dir; nil: there is none
 	fetchCode func(ctx context.Context, dir string) error
 	commits   int // number of commits so far
