@@ -253,6 +253,7 @@ func (d *decoder) source(v value, j *Job) {
 			OnDeploy: s.get("on_deploy").boolean(s.get("kind").text() == "poll" || s.has("first_partition")),
 
 			FirstPartition: s.get("first_partition").text(),
+			Lookback:       int(s.get("lookback").integer()),
 		}
 
 		if j.Source.Kind == "cron" {
@@ -297,10 +298,11 @@ func (d *decoder) webhook(s value, j *Job) {
 
 // asked reports what does not go together with a source that is asked for its partitions.
 func (d *decoder) asked(v value, j *Job, op OperatorSpec) {
+	s := v.get("source")
 	if !j.Asked() {
+		d.lookback(s, j, op)
 		return
 	}
-	s := v.get("source")
 	key := s.key("first_partition")
 
 	switch {
@@ -329,6 +331,27 @@ func (d *decoder) asked(v value, j *Job, op OperatorSpec) {
 		if err := j.PartitionBy.Valid(first.text()); err != nil {
 			d.node(first.node, CodeValue, "`first_partition`: %s", fault.Text(err))
 		}
+	}
+}
+
+// lookback reports a lookback of a source that is not asked for partitions.
+func (d *decoder) lookback(s value, j *Job, op OperatorSpec) {
+	key := s.key("lookback")
+	switch {
+	case key == nil || s.has("first_partition") || !slices.Contains([]string{"cron", "poll"}, j.Source.Kind):
+		// what is wrong with the others has been said
+	case j.Splits():
+		d.node(key, CodeConflict, "one task of job %q reads everything each time, late rows too: it splits its rows",
+			j.Name).suggest("leave `lookback` out")
+	case op.Replayable:
+		d.node(key, CodeConflict, "operator %s finds by itself what has changed, late rows too", op.Name).
+			suggest("leave `lookback` out")
+	case j.PartitionBy.Kind != ByTime:
+		d.node(key, CodeConflict, "`lookback` reads partitions of time again, and job %q has none", j.Name).
+			suggest("leave it out: the source is read as a whole each time")
+	default:
+		d.node(key, CodeConflict, "`lookback` asks for partitions again, and this source is asked for none").
+			suggest("add `first_partition`, the key of the first partition that it can make")
 	}
 }
 

@@ -287,6 +287,8 @@ type Source struct {
 	// FirstPartition is the first partition of time that the source can make when it is asked for it; empty: it is not
 	// asked for any.
 	FirstPartition string `json:"first_partition,omitempty"`
+	// Lookback is how many partitions before the newest one the source is asked for again at each of its times.
+	Lookback int `json:"lookback,omitempty"`
 }
 
 // Bootstrap is what a source does once when a new version is activated.

@@ -18,6 +18,7 @@ const (
 	MaxFilesBytes     = 64 << 20 // all files that a DAG file names
 	MaxKeyBytes       = 200      // a partition key
 	MaxWindow         = 10_000   // partitions of an input in one window, and that one partition feeds
+	MaxLookback       = 1000     // partitions that a source is asked for again each time
 	MaxPriority       = 1000     // of a job or a task; the lowest is -MaxPriority
 	MaxAttempts       = 100      // how often one task is tried
 )

@@ -55,6 +55,11 @@ func TestWhatDoesNotGoWithASplit(t *testing.T) {
 		"source: { kind: manual }, partition_by: { time: day, column: at } }\n")}, splitCatalog())
 	require.ErrorContains(t, problems, "operator command does not split its rows by a column")
 	require.ErrorContains(t, problems, "these do: file_source, sql")
+
+	_, problems = Parse(File{Name: "dag.yaml", Text: []byte("name: d\njobs:\n  - { name: a, operator: file_source, " +
+		"source: { kind: poll, every: 1m, lookback: 2 }, partition_by: { time: day, column: at }, " +
+		"config: { path: a, pattern: a, format: csv } }\n")}, splitCatalog())
+	require.ErrorContains(t, problems, `one task of job "a" reads everything each time, late rows too`)
 }
 
 func TestColumnsThatRowsAreSplitBy(t *testing.T) {

@@ -2,8 +2,11 @@ package operators
 
 import (
 	"context"
+	"maps"
 	"path/filepath"
+	"slices"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -87,13 +90,43 @@ func (t *Task) Ask(ctx context.Context, query string, most int, more ...relation
 	return rows, err
 }
 
-// relations returns the inputs as relations.
+// relations returns the inputs as relations, in which the job's SQL finds what it asks for.
 func (t *Task) relations() (all []relations.Relation, err error) {
 	all = make([]relations.Relation, len(t.Inputs))
 	for i := range t.Inputs {
 		if all[i], err = t.relation(i); err != nil {
 			return nil, err
 		}
+		t.key(&all[i], i)
 	}
 	return all, nil
+}
+
+// key has statements find the partition of each row of an input, if the job's SQL may ask for it.
+func (t *Task) key(r *relations.Relation, input int) {
+	if input < len(t.inputKeys) && len(t.inputKeys[input]) == len(r.Files) && t.namesPartition() {
+		r.Keyed, r.Keys = true, t.inputKeys[input]
+	}
+}
+
+// namesPartition reports whether the SQL of an assignment's job, which is somewhere in its config, or of its checks may
+// ask for the partitions of rows.
+func (a Assignment) namesPartition() bool {
+	return namesPartition(map[string]any(a.Config)) || anyNamesPartition(a.Checks)
+}
+
+func namesPartition(config any) bool {
+	switch c := config.(type) {
+	case string:
+		return relations.NamesPartition(c)
+	case []any:
+		return slices.ContainsFunc(c, namesPartition)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(c)), namesPartition)
+	}
+	return false
+}
+
+func anyNamesPartition(checks []dag.Check) bool {
+	return slices.ContainsFunc(checks, func(c dag.Check) bool { return relations.NamesPartition(c.SQL) })
 }

@@ -12,8 +12,9 @@ import (
 // Carrier fetches the inputs of a run and delivers its outputs. In the server's own process it moves them between
 // storage and the run's folders; a worker, which has no storage, moves them over HTTP.
 type Carrier interface {
-	// Fetch returns local Parquet files of an input. It creates new files in dir.
-	Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error)
+	// Fetch returns local Parquet files of an input and, if it is to be keyed, the partition of each. It creates new
+	// files in dir.
+	Fetch(ctx context.Context, in AssignedInput, keyed bool, dir string) (files, keys []string, err error)
 	// Deliver takes the *.parquet files in dirs, which has a folder for each output, and returns the outcome of the
 	// run. scratch is an empty folder.
 	Deliver(ctx context.Context, a Assignment, dirs []string, result Result, scratch string) (Outcome, error)
@@ -42,9 +43,14 @@ type storageCarrier struct {
 	work    *work
 }
 
-func (c storageCarrier) Fetch(ctx context.Context, in AssignedInput, dir string) ([]string, error) {
+func (c storageCarrier) Fetch(
+	ctx context.Context, in AssignedInput, keyed bool, dir string,
+) (files, keys []string, err error) {
 	partitions, err := c.storage.Open(ctx, in.Generation, in.Partitions, dir)
-	return slices.Concat(partitions...), err
+	if err == nil && keyed {
+		keys = storage.KeysOf(in.Partitions, partitions)
+	}
+	return slices.Concat(partitions...), keys, err
 }
 
 func (c storageCarrier) Deliver(

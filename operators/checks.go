@@ -59,7 +59,11 @@ func (r *Runner) Check(ctx context.Context, t CheckTask) ([]CheckOutcome, error)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
-		data.inputs = append(data.inputs, relation(in, slices.Concat(partitions...)))
+		rel := relation(in, slices.Concat(partitions...))
+		if rel.Keyed = anyNamesPartition(t.Checks); rel.Keyed {
+			rel.Keys = storage.KeysOf(in.Partitions, partitions)
+		}
+		data.inputs = append(data.inputs, rel)
 	}
 
 	w := r.workOf(Assignment{OrgID: t.Generation.OrgID, Job: t.Generation.Dataset.String()})

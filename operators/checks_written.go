@@ -71,7 +71,9 @@ func (r *Runner) checkSealed(
 	}
 	for i, in := range t.Inputs {
 		if readBy(checks, in.As) {
-			data.inputs = append(data.inputs, relation(in, t.InputFiles[i]))
+			rel := relation(in, t.InputFiles[i])
+			t.key(&rel, i)
+			data.inputs = append(data.inputs, rel)
 		}
 	}
 	return t.work.check(ctx, data, checks, time.Now())

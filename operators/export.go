@@ -27,7 +27,7 @@ func (r *Runner) Export(
 ) (file string, err error) {
 	w := r.workOf(a)
 	defer w.release()
-	files, err := r.carrier(w).Fetch(ctx, in, dir)
+	files, _, err := r.carrier(w).Fetch(ctx, in, false, dir)
 	if err != nil {
 		return "", fmt.Errorf("input %q: %w", in.As, err)
 	}

@@ -45,6 +45,7 @@ type Enumeration struct {
 	PartitionBy dag.Partitioning
 	Roots       []string                // folders that the org's sources may read
 	Known       map[string]string       // partition key → version of the unit it was last made from
+	Purged      map[string]bool         // those of them whose rows are gone
 	Secrets     map[string]secret.Value // those that Config names
 	Position    json.RawMessage         // where the last listing ended: see Resumer
 	Now         time.Time
@@ -77,6 +78,7 @@ type Unit struct {
 	Partition string          // output partition key
 	Version   string          // changes exactly when the content does (content hash, ETag); empty: always read it
 	Payload   json.RawMessage // payload of the task that reads it
+	Again     bool            // listed each time, so it is not read anew while its task waits for a retry
 }
 
 // Assignment is one claimed task with all that its run needs. The worker protocol has the same fields.
@@ -183,6 +185,8 @@ type Task struct {
 	// Progress reports how far the task is, from 0 to 100, with a short text for people. It may be called often.
 	Progress func(percent int, state string)
 	Log      *slog.Logger
+
+	inputKeys [][]string // of each of InputFiles its partition, where the job's SQL may ask for it
 
 	// For operator udf: puts the code into dir; nil: there is none
 	fetchCode func(ctx context.Context, dir string) error

@@ -232,11 +232,11 @@ func (r *Runner) task(
 				return nil, fmt.Errorf("make scratch folder: %w", err)
 			}
 		}
-		files, err := r.carrier(t.work).Fetch(ctx, in, dir)
+		files, keys, err := r.carrier(t.work).Fetch(ctx, in, t.namesPartition(), dir)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
-		t.InputFiles = append(t.InputFiles, files)
+		t.InputFiles, t.inputKeys = append(t.InputFiles, files), append(t.inputKeys, keys)
 	}
 
 	for i := range a.Outputs {

@@ -22,6 +22,9 @@ func (s *statements) derive(job *dag.Job, inputs [][]string) (derivation dag.Der
 	}
 	derivation.Reads = make([][]string, len(job.Inputs))
 	for _, query := range queries {
+		if relations.NamesPartition(query) { // which no columns decide
+			return derivation, false, nil
+		}
 		derived, err := s.derived(query, columns)
 		if err != nil || !derived.Sure {
 			return derivation, false, err
@@ -71,6 +74,9 @@ func (s *statements) checked(job *dag.Job, as string, columns []string) (reads [
 				return nil, false, nil
 			}
 			reads = append(reads, column)
+		}
+		if relations.NamesPartition(check.SQL) {
+			return nil, false, nil
 		}
 		if check.SQL != "" {
 			named, sure, err := s.counted(check.SQL, as, columns)

@@ -26,13 +26,14 @@ type withCode struct {
 	files map[string]string
 }
 
-func (c withCode) Fetch(ctx context.Context, in operators.AssignedInput, dir string) ([]string, error) {
+func (c withCode) Fetch(
+	ctx context.Context, in operators.AssignedInput, _ bool, dir string,
+) (files, keys []string, err error) {
 	partitions, err := c.Storage.Open(ctx, in.Generation, in.Partitions, dir)
-	var files []string
 	for _, p := range partitions {
 		files = append(files, p...)
 	}
-	return files, err
+	return files, nil, err
 }
 
 func (c withCode) Deliver(

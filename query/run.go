@@ -160,7 +160,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		if err != nil {
 			return Answer{}, err
 		}
-		given, err := q.open(ctx, read.datasets, a.Engine)
+		given, err := q.open(ctx, read.datasets, relations.NamesPartition(s.SQL), a.Engine)
 		if fault.Is(err, fault.Conflict) && try < tries {
 			if err := q.release(ctx, caller, read); err != nil {
 				return Answer{}, err
@@ -298,10 +298,10 @@ func (r reading) versions() []uuid.UUID {
 	return versions
 }
 
-// open gives the datasets' files to an engine.
-func (q *Query) open(ctx context.Context, datasets []registry.Readable, g *engine.Engine) (
-	[]relations.Relation, error,
-) {
+// open gives the datasets' files to an engine. With keyed, the statement may ask for the partitions of rows.
+func (q *Query) open(
+	ctx context.Context, datasets []registry.Readable, keyed bool, g *engine.Engine,
+) ([]relations.Relation, error) {
 	list := []relations.Relation{}
 	copied := int64(0)
 	for _, d := range datasets {
@@ -328,7 +328,8 @@ func (q *Query) open(ctx context.Context, datasets []registry.Readable, g *engin
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Fill: d.Mixed, Files: files})
+		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Fill: d.Mixed, Files: files,
+			Keyed: keyed, Keys: storage.KeysOf(d.Partitions, opened)})
 	}
 	return list, nil
 }

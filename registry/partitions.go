@@ -248,29 +248,34 @@ func splitRefs(refs []Ref) (versions []uuid.UUID, keys []string) {
 	return versions, keys
 }
 
-// SourceVersions returns the version of its unit from which each partition of a source's generation was last made: what
-// the next enumeration compares with. Rejected revisions count, so that bad data is not read again until it changes.
-func SourceVersions(
-	ctx context.Context, tx pgx.Tx, generation uuid.UUID,
-) (versions map[string]string, revisions map[string]int64, err error) {
+// SourceVersion is what the newest revision of a source's partition, in any state, was made from.
+type SourceVersion struct {
+	Version  string // of its unit; empty: units have none
+	Revision int64
+	Purged   bool
+}
+
+// SourceVersions returns what each partition of a source's generation was last made from: what the next enumeration
+// compares with. Rejected revisions count, so that bad data is not read again until it changes.
+func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[string]SourceVersion, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision
+		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision, state = 'Purged'
 		FROM partition_versions WHERE dataset_version = $1
 		ORDER BY partition_key, revision DESC`, generation)
 	if err != nil {
-		return nil, nil, fmt.Errorf("source versions: %w", err)
+		return nil, fmt.Errorf("source versions: %w", err)
 	}
 
-	versions, revisions = map[string]string{}, map[string]int64{}
+	found := map[string]SourceVersion{}
 	var (
-		key, version string
-		revision     int64
+		key string
+		v   SourceVersion
 	)
-	_, err = pgx.ForEachRow(rows, []any{&key, &version, &revision}, func() error {
-		versions[key], revisions[key] = version, revision
+	_, err = pgx.ForEachRow(rows, []any{&key, &v.Version, &v.Revision, &v.Purged}, func() error {
+		found[key] = v
 		return nil
 	})
-	return versions, revisions, err
+	return found, err
 }
 
 // RowsHash returns the hash of the rows of a partition's newest revision, which is its source version; empty: there is

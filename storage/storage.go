@@ -286,6 +286,16 @@ func (s *Storage) Open(ctx context.Context, g Generation, partitions []Partition
 	return b.open(ctx, g, partitions, dir)
 }
 
+// KeysOf returns the key of the partition of each file that was opened for some partitions, in the order of the files.
+func KeysOf(partitions []Partition, opened [][]string) (keys []string) {
+	for i, files := range opened {
+		for range files {
+			keys = append(keys, partitions[i].Key)
+		}
+	}
+	return keys
+}
+
 // OpenSealed returns local Parquet files of a revision that is sealed but not published: one that is held for its
 // checks.
 func (s *Storage) OpenSealed(ctx context.Context, g Generation, m Manifest, dir string) ([]string, error) {

@@ -215,7 +215,13 @@ func (c *Client) Upload(
 func (c *Client) Download(
 	ctx context.Context, capability string, fence protocol.Fence, input int, format Format,
 ) (io.ReadCloser, error) {
-	path := fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format)
+	return c.download(ctx, capability, fence, fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format))
+}
+
+// download opens what a path of the input's content answers.
+func (c *Client) download(
+	ctx context.Context, capability string, fence protocol.Fence, path string,
+) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,9 +62,19 @@ func (t *Task) Input(as string) (*Input, error) {
 
 // Save downloads the input's rows to a file in a folder and returns its name. It repeats a download that is cut short.
 func (in *Input) Save(ctx context.Context, dir string, format Format) (string, error) {
+	return in.save(ctx, "", dir, format)
+}
+
+// SavePartition is Save for the rows of one partition, which the input has.
+func (in *Input) SavePartition(ctx context.Context, key, dir string, format Format) (string, error) {
+	return in.save(ctx, "&partition="+url.QueryEscape(key), dir, format)
+}
+
+func (in *Input) save(ctx context.Context, only, dir string, format Format) (string, error) {
+	path := fmt.Sprintf("/v1/task/inputs/%d?format=%s%s", in.Index, format, only)
 	var name string
 	err := Repeat(ctx, func(ctx context.Context) error {
-		body, err := in.task.client.Download(ctx, in.task.capability(), in.task.fence, in.Index, format)
+		body, err := in.task.client.download(ctx, in.task.capability(), in.task.fence, path)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package sources
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ type calendar struct {
 	operators.Operator
 	job   *registry.Job
 	again []string // partitions that are there, and are to be made again
+	due   bool     // its time has come: it looks back
 }
 
 // Again returns the enumerator of a source that is to list some partitions again. One that compares what there is to
@@ -23,6 +25,15 @@ type calendar struct {
 func Again(op operators.Enumerator, partitions []string) operators.Enumerator {
 	if c, ok := op.(calendar); ok {
 		c.again = partitions
+		return c
+	}
+	return op
+}
+
+// due returns the enumerator of a source whose time has come. One that looks back lists its newest partitions again.
+func due(op operators.Enumerator) operators.Enumerator {
+	if c, ok := op.(calendar); ok {
+		c.due = true
 		return c
 	}
 	return op
@@ -52,18 +63,64 @@ func (c calendar) Enumerate(_ context.Context, e operators.Enumeration) (units [
 }
 
 // Resume lists those of them that are not there yet, and those that are to be listed again. Another one that is there
-// is made again only when somebody asks for it.
+// is made again only when somebody asks for it, or when a source that is due looks back.
 func (c calendar) Resume(ctx context.Context, e operators.Enumeration) (found operators.Listing, err error) {
 	all, err := c.Enumerate(ctx, e)
-	for _, u := range all {
-		if _, there := e.Known[u.Partition]; there && !slices.Contains(c.again, u.Partition) {
+	if err != nil {
+		return found, err
+	}
+	back, err := c.lookBack(all, e)
+	if err != nil {
+		return found, err
+	}
+
+	for i, u := range all {
+		_, there := e.Known[u.Partition]
+		switch {
+		case i >= back && !e.Purged[u.Partition]:
+			// Each reading is one of its own, so its version is the moment.
+			u.Version, u.Again = askedVersion+" at "+e.Now.UTC().Format(time.RFC3339Nano), true
+			found.Units = append(found.Units, u)
+		case there && !slices.Contains(c.again, u.Partition):
 			found.Before++
-		} else {
+		default:
 			found.Units = append(found.Units, u)
 		}
 	}
 	found.Partial = true // what is there stays, whatever its tasks were
+
+	if c.due && c.job.Def.Source.Lookback > 0 && len(all) > 0 {
+		found.Position, err = json.Marshal(looked{Newest: all[len(all)-1].Partition})
+	}
 	return found, err
+}
+
+// looked is the position of a source that looks back.
+type looked struct {
+	Newest string `json:"newest"` // the partition that had ended last
+}
+
+// lookBack returns the index of the first partition that a source is asked for whether or not it is there. Those are
+// the newest one and, as many as its lookback says, the ones before it; and where several have ended since it was due
+// last, such as after an outage, the ones before each of these.
+func (c calendar) lookBack(all []operators.Unit, e operators.Enumeration) (first int, err error) {
+	back := c.job.Def.Source.Lookback
+	if !c.due || back == 0 || len(all) == 0 {
+		return len(all), nil
+	}
+
+	first = len(all) - 1
+	if len(e.Position) > 0 {
+		var last looked
+		if err := json.Unmarshal(e.Position, &last); err != nil {
+			return 0, fmt.Errorf("where the source looked back last: %w", err)
+		}
+		at := slices.IndexFunc(all, func(u operators.Unit) bool { return u.Partition == last.Newest })
+		if at >= 0 {
+			first = min(first, at+1)
+		}
+	}
+	return max(first-back, 0), nil
 }
 
 // scheduledFor returns the payload of the task that a schedule makes for a partition, at its end.

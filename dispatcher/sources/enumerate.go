@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,21 +69,13 @@ func (src *Sources) list(
 func (src *Sources) Enumerate(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
 ) (units int, err error) {
-	generation := job.Outputs[0].Generation.Version
-	known, revisions := map[string]string{}, map[string]int64{}
-	var position json.RawMessage
-	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
-		if known, revisions, err = registry.SourceVersions(ctx, tx, generation); err != nil || !live {
-			return err
-		}
-		position, err = positionOf(ctx, tx, job)
-		return err
-	})
+	e, revisions, err := src.known(ctx, job, live)
 	if err != nil {
 		return 0, err
 	}
+	e.Now = now
 
-	found, err := src.list(ctx, job, op, operators.Enumeration{Known: known, Position: position, Now: now})
+	found, err := src.list(ctx, job, op, e)
 	if err != nil {
 		if live {
 			return 0, err
@@ -94,11 +87,12 @@ func (src *Sources) Enumerate(
 	var (
 		wanted []tasks.Request
 		done   []tasks.Slot // whose partitions were made from what is there now
+		again  []string     // slots of units that are listed each time
 		listed = make([]string, len(found.Units))
 	)
 	for i, u := range found.Units {
 		listed[i] = u.Partition
-		if u.Version != "" && known[u.Partition] == u.Version {
+		if u.Version != "" && e.Known[u.Partition] == u.Version {
 			done = append(done, tasks.Slot{Origin: job.Origin, Key: u.Partition})
 			continue
 		}
@@ -112,12 +106,20 @@ func (src *Sources) Enumerate(
 			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
 		}
 		wanted = append(wanted, t)
+		if u.Again {
+			again = append(again, t.Slot)
+		}
 	}
 
 	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
 			return err
 		}
+		retried, err := tasks.AwaitRetry(ctx, tx, job.Origin, again)
+		if err != nil {
+			return err
+		}
+		wanted = slices.DeleteFunc(wanted, func(t tasks.Request) bool { return retried[t.Slot] })
 		if _, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: wanted}, now); err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func (src *Sources) Enumerate(
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, `
+		_, err = tx.Exec(ctx, `
 			INSERT INTO enumerations AS e (job_id, org_id, enumerated_at, units, position, left_out)
 			VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''))
 			ON CONFLICT (job_id) DO UPDATE
@@ -139,6 +141,30 @@ func (src *Sources) Enumerate(
 		return err
 	})
 	return units, err
+}
+
+// known returns what there is of a source's partitions, where its last listing ended if it is live, and the newest
+// revision of each partition.
+func (src *Sources) known(
+	ctx context.Context, job *registry.Job, live bool,
+) (e operators.Enumeration, revisions map[string]int64, err error) {
+	var there map[string]registry.SourceVersion
+	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
+		if there, err = registry.SourceVersions(ctx, tx, job.Outputs[0].Generation.Version); err != nil || !live {
+			return err
+		}
+		e.Position, err = positionOf(ctx, tx, job)
+		return err
+	})
+
+	e.Known, e.Purged, revisions = map[string]string{}, map[string]bool{}, map[string]int64{}
+	for key, v := range there {
+		e.Known[key], revisions[key] = v.Version, v.Revision
+		if v.Purged {
+			e.Purged[key] = true
+		}
+	}
+	return e, revisions, err
 }
 
 // positionOf returns where a source's last listing ended; nil: everything is to be listed.

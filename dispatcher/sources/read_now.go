@@ -98,7 +98,11 @@ func makeDue(ctx context.Context, tx pgx.Tx, job *registry.Job, now time.Time) (
 }
 
 // forgetPosition makes the next listing of a source whole: whoever asks for one looks for what the others did not find.
+// That of a calendar is always whole, and its position says from where it looks back.
 func forgetPosition(ctx context.Context, tx pgx.Tx, job *registry.Job) error {
+	if job.Def.Asked() {
+		return nil
+	}
 	_, err := tx.Exec(ctx, `UPDATE enumerations SET position = NULL WHERE org_id = $1 AND job_id = $2`, job.OrgID,
 		job.ID)
 	return err

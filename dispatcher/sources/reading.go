@@ -162,7 +162,7 @@ func (src *Sources) enumerateDue(ctx context.Context, s dueSource, now time.Time
 	if next, err = nextFire(job.Def.Source, s.FireAt, now, false); err != nil {
 		return nil, err
 	}
-	_, err = src.Enumerate(ctx, job, op, true, now)
+	_, err = src.Enumerate(ctx, job, due(op), true, now)
 	return next, err
 }
 

@@ -131,6 +131,22 @@ func (st *Store) EndUnlisted(
 		origin, listed)
 }
 
+// AwaitRetry returns those of an origin's slots whose task failed and waits for its retry.
+func AwaitRetry(ctx context.Context, tx pgx.Tx, origin uuid.UUID, slots []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	if len(slots) == 0 {
+		return found, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT slot FROM waiting WHERE origin_job_id = $1 AND slot = ANY($2) AND reason = $3`, origin, slots, WaitBackoff)
+	if err != nil {
+		return nil, fmt.Errorf("find tasks that wait for a retry: %w", err)
+	}
+	var slot string
+	_, err = pgx.ForEachRow(rows, []any{&slot}, func() error { found[slot] = true; return nil })
+	return found, err
+}
+
 // DeadOrigins lists the origins of an org that have dead tasks.
 func DeadOrigins(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `SELECT DISTINCT origin_job_id FROM waiting WHERE org_id = $1 AND reason = $2`,

@@ -38,6 +38,7 @@ type JobDefinition struct {
 	PartitionBy       string          `json:"partition_by,omitempty"`
 	SplitBy           string          `json:"split_by,omitempty" doc:"The column by which its rows are split into partitions"`
 	FirstPartition    string          `json:"first_partition,omitempty" doc:"The first partition that its source can be asked for"`
+	Lookback          int             `json:"lookback,omitempty" doc:"How many partitions before the newest one its source is asked for again each time"`
 	Trigger           string          `json:"trigger,omitempty"`
 	ExecutionStrategy string          `json:"execution_strategy,omitempty"`
 	UpdateStrategy    string          `json:"update_strategy,omitempty"`
@@ -208,7 +209,7 @@ func definitionOf(d dag.Job) *JobDefinition {
 		Timeout:         d.Timeout.Seconds(), HeartbeatTimeout: d.HeartbeatTimeout.Seconds(),
 	}
 	if d.Asked() {
-		out.FirstPartition = d.Source.FirstPartition
+		out.FirstPartition, out.Lookback = d.Source.FirstPartition, d.Source.Lookback
 	}
 	for _, c := range d.Checks {
 		out.Checks = append(out.Checks, c.Name)

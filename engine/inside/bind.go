@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/duck"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -128,17 +129,64 @@ func (h *host) bindStatement(
 		typed = over.tells(sql)
 	}
 
-	relations := maps.Clone(over.known)
+	tables := maps.Clone(over.known)
 	for _, name := range over.open {
-		relations[name] = q.Guess(name, over.known)
+		tables[name] = q.Guess(name, over.known)
 	}
-	columns, faults, err = h.bindAgain(ctx, sql, relations, func(why *duck.Unbindable, first bool) bool {
+	keyed := keyedOf(sql, tables)
+	columns, faults, err = h.bindAgain(ctx, sql, tables, func(why *duck.Unbindable, first bool) bool {
 		return typed && (first || why.Column != "" || why.Sure) || !typed && over.sure(q, why)
 	}, over.known)
+	if err == nil && len(keyed) > 0 && columns != nil {
+		columns, faults, err = h.bindStarless(ctx, sql, tables, keyed)
+	}
 	if err != nil || typed {
 		return columns, faults, err
 	}
 	return over.result(q, columns, len(faults) > 0), faults, nil
+}
+
+// keyedOf adds the column of the partitions of rows to the relations that have none of that name, if a statement may
+// ask for it, and returns their names.
+func keyedOf(sql string, tables map[string][]duck.Column) (keyed []string) {
+	if !relations.NamesPartition(sql) {
+		return nil
+	}
+	for name, columns := range tables {
+		if !duck.Known(columns, relations.Partition) && !sqltext.Same(name, engine.Output) {
+			column := duck.Column{Name: relations.Partition, Type: "VARCHAR"}
+			tables[name], keyed = append(slices.Clone(columns), column), append(keyed, name)
+		}
+	}
+	return keyed
+}
+
+// bindStarless binds a statement that has no faults once more, with stars that leave out what they do not show.
+func (h *host) bindStarless(
+	ctx context.Context, sql string, tables map[string][]duck.Column, keyed []string,
+) (columns []duck.Column, faults []names.Fault, err error) {
+	session, q, err := h.parse(ctx, sql)
+	if err != nil {
+		return nil, nil, err
+	}
+	sql, err = session.Starless(ctx, q, func(relation string) bool {
+		return slices.ContainsFunc(keyed, func(name string) bool { return sqltext.Same(name, relation) })
+	})
+	if refused, ok := errors.AsType[*fault.Error](err); ok {
+		return nil, []names.Fault{faultOf(refused)}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+
+	columns, faults, err = h.bindAgain(ctx, sql, tables, func(why *duck.Unbindable, first bool) bool {
+		return first && sqltext.Same(why.Column, relations.Partition)
+	}, tables)
+	for i := range faults { // their places are those in another text
+		faults[i].Offset, faults[i].Width, faults[i].Unknown = -1, 0, ""
+		faults[i].Hint = "no * shows " + relations.Partition + ": a subquery has to name it"
+	}
+	return columns, faults, err
 }
 
 // readBy returns the relations that a statement reads.

@@ -62,7 +62,8 @@ func (h *host) describe(ctx context.Context, relation duck.Relation) ([]duck.Col
 			return f.Columns, nil
 		}
 	}
-	return h.session.Describe(ctx, "FROM "+sqltext.Quote(relation.Name))
+	columns, err := h.session.Describe(ctx, "FROM "+sqltext.Quote(relation.Name))
+	return h.session.Shown(relation.Name, columns), err
 }
 
 // run runs a user's statement over the open relations.

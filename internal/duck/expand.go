@@ -124,6 +124,8 @@ func (s *Session) plain(ctx context.Context, tree map[string]any) (string, error
 		return "", err
 	}
 
+	sortExcluded(tree)
+	sortExcluded(again)
 	meant, err := canonicalOf(tree)
 	if err != nil {
 		return "", err
@@ -133,6 +135,22 @@ func (s *Session) plain(ctx context.Context, tree map[string]any) (string, error
 			WithHint("write the SQL of the macro in place of its call")
 	}
 	return written, nil
+}
+
+// sortExcluded sorts what stars exclude by the names of relations, which DuckDB writes in any order.
+func sortExcluded(node any) {
+	switch n := node.(type) {
+	case []any:
+		for _, child := range n {
+			sortExcluded(child)
+		}
+	case map[string]any:
+		list, _ := n["qualified_exclude_list"].([]any)
+		slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		for _, child := range n {
+			sortExcluded(child)
+		}
+	}
 }
 
 // written returns a tree as SQL.

@@ -248,6 +248,11 @@ func (r *relationScan) walk(node any, ctes []string) {
 // with walks the WITH clause of a node and returns the names visible in the rest of it. Each sees those before it,
 // and itself where it is recursive.
 func (r *relationScan) with(node map[string]any, ctes []string) []string {
+	return withNames(node, ctes, r.walk)
+}
+
+// withNames walks the WITH clause of a node, as relationScan.with does.
+func withNames(node map[string]any, ctes []string, walk func(node any, ctes []string)) []string {
 	cteMap, _ := node["cte_map"].(map[string]any)
 	entries, _ := cteMap["map"].([]any)
 	for _, e := range entries {
@@ -261,7 +266,7 @@ func (r *relationScan) with(node map[string]any, ctes []string) []string {
 			}
 		}
 
-		r.walk(value, inner)
+		walk(value, inner)
 		ctes = append(slices.Clip(ctes), name)
 	}
 	return ctes

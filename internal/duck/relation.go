@@ -58,6 +58,12 @@ func (s *Session) Create(ctx context.Context, r Relation) error {
 		from = Empty(r.Schema)
 	}
 
+	if r.Keyed && r.Rows == nil {
+		var err error
+		if from, err = s.withKeys(ctx, r, from); err != nil {
+			return err
+		}
+	}
 	if r.Fill && len(r.Files) > 0 && len(r.Schema) > 0 {
 		var err error
 		if from, err = s.filled(ctx, r, from); err != nil {
@@ -99,7 +105,8 @@ func (s *Session) filled(ctx context.Context, r Relation, from string) (string, 
 	}
 	for _, h := range have {
 		known := func(c Column) bool { return sqltext.Same(c.Name, h.Name) }
-		if !r.Only && !slices.ContainsFunc(r.Schema, known) {
+		hidden := s.isKeyed(r.Name) && sqltext.Same(h.Name, relations.Partition)
+		if (!r.Only || hidden) && !slices.ContainsFunc(r.Schema, known) {
 			list = append(list, sqltext.Quote(h.Name))
 		}
 	}
@@ -195,15 +202,21 @@ func (s *Session) Describe(ctx context.Context, query string) ([]Column, error) 
 // DescribeOver returns the columns of a parsed statement over relations of which only the columns are known, and leaves
 // nothing behind. The session is busy meanwhile.
 func (s *Session) DescribeOver(
-	ctx context.Context, q *Select, relations map[string][]Column,
+	ctx context.Context, q *Select, known map[string][]Column,
 ) (columns []Column, err error) {
 	if err := s.Exec(ctx, "BEGIN"); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Exec(ctx, "ROLLBACK")) }()
 
-	for _, name := range sortedKeys(relations) {
-		if err := s.Exec(ctx, "CREATE VIEW "+sqltext.Quote(name)+" AS "+Empty(relations[name])); err != nil {
+	before := s.keyed
+	defer func() { s.keyed = before }()
+	for _, name := range sortedKeys(known) {
+		from := Empty(known[name])
+		if relations.NamesPartition(q.SQL) {
+			from, _ = s.withKeys(ctx, Relation{Name: name, Schema: known[name]}, from) // it describes no files
+		}
+		if err := s.Exec(ctx, "CREATE VIEW "+sqltext.Quote(name)+" AS "+from); err != nil {
 			return nil, err
 		}
 	}
@@ -270,7 +283,11 @@ func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	view := fmt.Sprintf("dagctl view %d", s.views)
 	name := sqltext.Quote(view)
 	s.made = append(s.made, view)
-	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+q.SQL); err != nil {
+	statement, err := s.Starless(ctx, q, s.isKeyed)
+	if err != nil {
+		return "", err
+	}
+	if err := s.Exec(ctx, "CREATE VIEW "+name+" AS\n"+statement); err != nil {
 		return "", oneLineUp(err)
 	}
 	return "SELECT * FROM " + name, nil

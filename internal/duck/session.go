@@ -50,6 +50,7 @@ type Session struct {
 	views int
 	set   map[string]any // variables
 	made  []string       // views, since the last Reset
+	keyed []string       // those of them that are keyed relations
 	lost  atomic.Bool    // DuckDB has given the database up
 }
 
@@ -117,7 +118,7 @@ func (s *Session) Reset(ctx context.Context, scope Scope) error {
 	for _, name := range s.made {
 		fmt.Fprintf(&b, "DROP VIEW IF EXISTS %s;\n", sqltext.Quote(name))
 	}
-	s.made = nil
+	s.made, s.keyed = nil, nil
 	next := variables(scope)
 	changed := maps.Clone(next)
 	maps.DeleteFunc(changed, func(name string, v any) bool { return s.set != nil && v == s.set[name] })
@@ -131,6 +132,7 @@ func (s *Session) Reset(ctx context.Context, scope Scope) error {
 
 // Drop drops a relation.
 func (s *Session) Drop(ctx context.Context, relation string) error {
+	s.keyed = slices.DeleteFunc(s.keyed, func(name string) bool { return sqltext.Same(name, relation) })
 	return s.Exec(ctx, "DROP VIEW "+sqltext.Quote(relation))
 }
 

@@ -5,6 +5,7 @@ package relations
 
 import (
 	"cmp"
+	"regexp"
 	"time"
 )
 
@@ -38,7 +39,17 @@ type Relation struct {
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
 	Rows   *Rows       // of one file, which has no column file_row_number; nil: all rows
+	Keyed  bool        // statements may ask for Partition
+	Keys   []string    // with Keyed: the partition of each file
 }
+
+// Partition is the column of a keyed relation that has the key of each row's partition. No star shows it.
+const Partition = "_partition"
+
+var namesPartition = regexp.MustCompile(`(?i)(^|[^a-z0-9_])` + Partition + `($|[^a-z0-9_])`)
+
+// NamesPartition reports whether a statement may ask for Partition.
+func NamesPartition(statement string) bool { return namesPartition.MatchString(statement) }
 
 // Rows keeps the rows of a file from the place From up to, but without, To; the first one is at 0.
 type Rows struct{ From, To int64 }

@@ -167,20 +167,33 @@ func (o Options) assignment(ctx context.Context, t *worker.Task) (operators.Assi
 // carrier moves inputs and outputs over HTTP.
 type carrier struct{ task *worker.Task }
 
-func (c carrier) Fetch(ctx context.Context, in operators.AssignedInput, dir string) ([]string, error) {
+func (c carrier) Fetch(
+	ctx context.Context, in operators.AssignedInput, keyed bool, dir string,
+) (files, keys []string, err error) {
 	if len(in.Partitions) == 0 {
-		return nil, nil // it has a schema and no rows
+		return nil, nil, nil // it has a schema and no rows
 	}
 	i := slices.IndexFunc(c.task.Inputs, func(have protocol.Input) bool { return have.Index == in.Index })
 	if i < 0 {
-		return nil, errors.New("the claim does not have this input")
+		return nil, nil, errors.New("the claim does not have this input")
 	}
 	input, err := c.task.Input(c.task.Inputs[i].As)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	file, err := input.Save(ctx, dir, worker.Parquet)
-	return []string{file}, err
+	if !keyed {
+		file, err := input.Save(ctx, dir, worker.Parquet)
+		return []string{file}, nil, err
+	}
+
+	for _, p := range in.Partitions {
+		file, err := input.SavePartition(ctx, p.Key, dir, worker.Parquet)
+		if err != nil {
+			return nil, nil, err
+		}
+		files, keys = append(files, file), append(keys, p.Key)
+	}
+	return files, keys, nil
 }
 
 // Deliver uploads the outputs. The server publishes them when it accepts the completion.

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type world struct {
 	completed protocol.Completion
 	secrets   protocol.Secrets
 	url       string
+	mu        sync.Mutex
+	asked     []string // partitions of inputs that were fetched; empty: all
 }
 
 func newWorld(t *testing.T) *world {
@@ -52,6 +55,9 @@ func newWorld(t *testing.T) *world {
 	mux.HandleFunc("GET /v1/task/inputs/0", func(rw http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "parquet", r.FormValue("format"))
 		assert.NotEmpty(t, r.Header.Get(protocol.LeaseTokenHeader))
+		w.mu.Lock()
+		w.asked = append(w.asked, r.FormValue("partition"))
+		w.mu.Unlock()
 		_, err := rw.Write(w.input)
 		assert.NoError(t, err)
 	})
@@ -142,6 +148,21 @@ func TestSQLRunsWithoutStorage(t *testing.T) {
 		w.value(t, "SELECT string_agg(twice || ':' || name, ',' ORDER BY twice)"))
 	require.Contains(t, w.completed.ColumnLineage, protocol.ColumnOrigin{OutputColumn: "name", InputColumn: "name",
 		Transform: "identity"})
+}
+
+// A query that asks for the partitions of rows has them fetched one by one.
+func TestSQLFindsThePartitionsOfRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.run(t, func(task *protocol.Task) {
+		task.Config = map[string]any{"query": "SELECT *, _partition AS key FROM stations WHERE id = 1"}
+		task.Inputs[0].Partitions = []protocol.InputPartition{{Key: "a&b", Revision: 1, Rows: 5},
+			{Key: "c", Revision: 1, Rows: 5}}
+	})
+	require.Equal(t, "Completed", w.completed.Status, w.completed.Error)
+	require.Equal(t, []string{"a&b", "c"}, w.asked)
+	require.Equal(t, "a&b c", w.value(t, "SELECT string_agg(key, ' ' ORDER BY key)"))
+	require.Equal(t, "1 1", w.value(t, "SELECT string_agg(id, ' ')"))
 }
 
 func TestAnInputWithoutRowsIsAnEmptyRelation(t *testing.T) {
