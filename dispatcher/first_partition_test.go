@@ -102,7 +102,7 @@ func TestAHandlerIsAskedForItsPartitions(t *testing.T) {
 	require.Equal(t, map[string]int64{first: 2, second: 1}, w.Published("twice"))
 
 	for key, want := range map[string]string{"2001": "is before " + first, fmt.Sprint(time.Now().UTC().Year()): "has " +
-		"not ended yet", first + "-01": "is not a year", "": `"all"`} {
+		"not ended yet", first + "-01": "is not a year", "": "--partition KEY"} {
 		_, err := w.D.Enqueue(t.Context(), w.Caller, "work", "rates", []dispatcher.EnqueueItem{{Partition: key}})
 		require.ErrorContains(t, err, want)
 	}

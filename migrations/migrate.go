@@ -107,7 +107,8 @@ func upOwn(ctx context.Context, pool *pgxpool.Pool) error {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithTableName(table), goose.WithDisableGlobalRegistry(true))
+		goose.WithTableName(table), goose.WithDisableGlobalRegistry(true),
+		goose.WithAllowOutofOrder(true)) // a build of the trunk may have had a later one first
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}

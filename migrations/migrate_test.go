@@ -208,3 +208,19 @@ func TestIDsAreInTheOrderOfTheirMaking(t *testing.T) {
 	at := time.Unix(last.Time().UnixTime())
 	require.WithinDuration(t, time.Now(), at, time.Minute)
 }
+
+// A build of the trunk may have applied a migration before another, with a lower number, came to the trunk.
+func TestAMigrationThatWasPassedByIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	pool := open(t, url)
+	_, err := pool.Exec(t.Context(), `DROP INDEX idx_events_producer; DELETE FROM schema_migrations WHERE version_id = 58`)
+	require.NoError(t, err)
+	require.Len(t, mustPending(t, pool), 1)
+
+	require.NoError(t, migrations.Up(t.Context(), url))
+	require.Empty(t, mustPending(t, pool))
+	var there bool
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT to_regclass('idx_events_producer') IS NOT NULL`).Scan(&there))
+	require.True(t, there)
+}
