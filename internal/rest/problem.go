@@ -102,6 +102,9 @@ func ProblemOf(err error) *Problem {
 	case pg.Away(err):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "a service that the server needs does not respond",
 			"try again in a moment; a request with an idempotency key takes effect only once"
+	case pg.RefusesLogin(err):
+		p.Status, p.Detail = http.StatusServiceUnavailable, "the database refuses this server's login"
+		p.Hint = "nothing of the request was stored; whoever runs the server has to mend it: /readyz says how"
 	case pg.Refusing(err) != "":
 		p.Status, p.Detail = http.StatusServiceUnavailable, pg.Refusing(err)
 		p.Hint = "nothing of the request was stored; whoever runs the server has to mend it"

@@ -332,7 +332,7 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 		return nil
 	})
 	a.API.HandlePage(authz.Public, "GET /readyz", func(w http.ResponseWriter, r *http.Request, _ authz.Caller) error {
-		readyz(a.pool, cfg.RequestsDatabaseURL, a.outages, a.health)(w, r)
+		a.readyz(w, r, cfg.RequestsDatabaseURL)
 		return nil
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
@@ -379,17 +379,28 @@ func healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
-func readyz(pool *pgxpool.Pool, requestsURL string, known *outages, files *health.Health) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		reason := cmp.Or(known.Reason(), notReady(r.Context(), pool, requestsURL), files.Reason())
-		if reason != "" {
-			rest.WriteProblem(w, r, &rest.Problem{
-				Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
-			})
-			return
-		}
-		healthz(w, r)
+func (a *App) readyz(w http.ResponseWriter, r *http.Request, requestsURL string) {
+	reason := cmp.Or(a.outages.Reason(), notReady(r.Context(), a.pool, requestsURL), a.refusedLogin(r.Context()),
+		a.health.Reason())
+	if reason != "" {
+		rest.WriteProblem(w, r, &rest.Problem{
+			Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
+		})
+		return
 	}
+	healthz(w, r)
+}
+
+// refusedLogin returns why requests cannot log in, or an empty text: their password may have changed since the start. A
+// pool that is merely busy is none of its business.
+func (a *App) refusedLogin(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := a.requests.Ping(ctx); pg.RefusesLogin(err) {
+		return "requests cannot log in as " + a.requests.Config().ConnConfig.User +
+			"; run `dagctl migrate`, or restart the server with the password that holds now"
+	}
+	return ""
 }
 
 // Run serves the listener and works on tasks until ctx ends. It then finishes the requests in progress and returns the

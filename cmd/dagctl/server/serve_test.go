@@ -222,6 +222,17 @@ func TestAServerWaitsForTheLoginOfRequests(t *testing.T) {
 		waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
 		found = checkDatabase(t.Context(), database.URL(), Config{})
 		require.True(t, found[1].OK, "%v", found)
+
+		_, err = owner.Exec(t.Context(), `ALTER ROLE dagctl_requests PASSWORD 'changed meanwhile';
+			SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'dagctl_requests'`)
+		require.NoError(t, err)
+		waitUntil(t, "the server says that it is ready no more", func() (bool, error) {
+			status, text := ask(t, http.MethodGet, "http://"+cfg.Listen+"/readyz")
+			return status == http.StatusServiceUnavailable &&
+				strings.Contains(text, "requests cannot log in as dagctl_requests"), fmt.Errorf("%d %s", status, text)
+		})
+		require.NoError(t, migrations.Up(t.Context(), database.URL()))
+		waitUntil(t, "the server is ready again", isReady(t, cfg.Listen))
 		stop()
 		require.NoError(t, <-ended)
 	}
