@@ -34,11 +34,9 @@ import (
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
-	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/lineage/intake"
-	"github.com/dagctl/dagctl/migrations"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/query"
@@ -337,70 +335,6 @@ func (a *App) addRoutes(cfg Config, dev *authz.Dev) (err error) {
 	})
 	a.API.HandlePage(authz.Reader, "GET /metrics", a.serveMetrics)
 	return nil
-}
-
-// notReady returns the reason why the server cannot serve requests, or an empty text if it can.
-func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	pending, err := migrations.Pending(ctx, pool)
-	switch {
-	case err != nil:
-		return awayReason
-	case len(pending) > 0:
-		lacks := plural.Of(len(pending), "migration")
-		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
-	}
-
-	var readOnly bool
-	err = pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool`).
-		Scan(&readOnly)
-	switch {
-	case err != nil:
-		return awayReason
-	case readOnly:
-		return "the database can only be read: it is a standby, or an operator has made it read-only"
-	}
-
-	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
-	switch {
-	case err != nil:
-		return awayReason
-	case len(lacks) > 0:
-		return migrations.Describe(lacks) + "; run `dagctl migrate`, or start with --migrate"
-	}
-	return ""
-}
-
-// healthz answers that the process is alive.
-func healthz(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintln(w, `{"status": "ok"}`)
-}
-
-// readyz answers whether the server can serve requests now, and if not, why.
-func (a *App) readyz(w http.ResponseWriter, r *http.Request, requestsURL string) {
-	reason := cmp.Or(a.outages.Reason(), notReady(r.Context(), a.pool, requestsURL), a.refusedLogin(r.Context()),
-		a.health.Reason())
-	if reason != "" {
-		rest.WriteProblem(w, r, &rest.Problem{
-			Status: http.StatusServiceUnavailable, Detail: "not ready: " + reason,
-		})
-		return
-	}
-	healthz(w, r)
-}
-
-// refusedLogin returns why requests cannot log in, or an empty text: their password may have changed since the start. A
-// pool that is merely busy is none of its business.
-func (a *App) refusedLogin(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := a.requests.Ping(ctx); pg.RefusesLogin(err) {
-		return "requests cannot log in as " + a.requests.Config().ConnConfig.User +
-			"; run `dagctl migrate`, or restart the server with the password that holds now"
-	}
-	return ""
 }
 
 // Run serves the listener and works on tasks until ctx ends. It then finishes the requests in progress and returns the
