@@ -104,7 +104,7 @@ func (t *Task) relations() (all []relations.Relation, err error) {
 
 // key has statements find the partition of each row of an input, if the job's SQL may ask for it.
 func (t *Task) key(r *relations.Relation, input int) {
-	if input < len(t.inputKeys) && len(t.inputKeys[input]) == len(r.Files) && t.namesPartition() {
+	if t.keyed && input < len(t.inputKeys) && len(t.inputKeys[input]) == len(r.Files) {
 		r.Keyed, r.Keys = true, t.inputKeys[input]
 	}
 }

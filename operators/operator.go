@@ -186,7 +186,8 @@ type Task struct {
 	Progress func(percent int, state string)
 	Log      *slog.Logger
 
-	inputKeys [][]string // of each of InputFiles its partition, where the job's SQL may ask for it
+	keyed     bool       // the job's SQL may ask for the partitions of rows
+	inputKeys [][]string // with keyed: of each of InputFiles its partition
 
 	// For operator udf: puts the code into dir; nil: there is none
 	fetchCode func(ctx context.Context, dir string) error

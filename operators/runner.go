@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -176,11 +177,7 @@ func checkResult(a *Assignment, result Result) error {
 		texts = append(texts, task.Payload, task.Metadata)
 	}
 	for _, text := range texts {
-		err := literal.Numbers(text)
-		if err == nil {
-			err = literal.Nesting(text)
-		}
-		if err != nil {
+		if err := cmp.Or(literal.Numbers(text), literal.Nesting(text)); err != nil {
 			return Permanent(fault.New(fault.Invalid, "the run's result: %w", err))
 		}
 	}
@@ -202,7 +199,8 @@ func (r *Runner) log(a Assignment) *slog.Logger {
 func (r *Runner) task(
 	ctx context.Context, w *work, a Assignment, scratch string, progress func(int, string), log *slog.Logger,
 ) (*Task, error) {
-	t := &Task{Assignment: a, work: w, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log}
+	t := &Task{Assignment: a, work: w, Scratch: filepath.Join(scratch, "scratch"), Progress: progress, Log: log,
+		keyed: len(a.Inputs) > 0 && a.namesPartition()}
 	if fetcher, ok := r.carrier(t.work).(codeFetcher); ok {
 		t.fetchCode = func(ctx context.Context, dir string) error { return fetcher.FetchCode(ctx, a, dir) }
 	}
@@ -232,7 +230,7 @@ func (r *Runner) task(
 				return nil, fmt.Errorf("make scratch folder: %w", err)
 			}
 		}
-		files, keys, err := r.carrier(t.work).Fetch(ctx, in, t.namesPartition(), dir)
+		files, keys, err := r.carrier(t.work).Fetch(ctx, in, t.keyed, dir)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.As, err)
 		}
