@@ -215,7 +215,11 @@ func (c *Client) Upload(
 func (c *Client) Download(
 	ctx context.Context, capability string, fence protocol.Fence, input int, format Format,
 ) (io.ReadCloser, error) {
-	return c.download(ctx, capability, fence, fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format))
+	return c.download(ctx, capability, fence, inputPath(input, format))
+}
+
+func inputPath(input int, format Format) string {
+	return fmt.Sprintf("/v1/task/inputs/%d?format=%s", input, format)
 }
 
 // download opens what a path of the input's content answers.

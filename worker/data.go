@@ -71,7 +71,7 @@ func (in *Input) SavePartition(ctx context.Context, key, dir string, format Form
 }
 
 func (in *Input) save(ctx context.Context, only, dir string, format Format) (string, error) {
-	path := fmt.Sprintf("/v1/task/inputs/%d?format=%s%s", in.Index, format, only)
+	path := inputPath(in.Index, format) + only
 	var name string
 	err := Repeat(ctx, func(ctx context.Context) error {
 		body, err := in.task.client.download(ctx, in.task.capability(), in.task.fence, path)

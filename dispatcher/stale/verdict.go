@@ -3,7 +3,6 @@ package stale
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -344,19 +343,7 @@ func dedupeKey(key string, wanted []registry.Pin) string {
 
 // RevisionKey names the unit of work that a single published revision decides.
 func RevisionKey(dataset, version uuid.UUID, key string, revision int64) string {
-	b := append(make([]byte, 0, 128+len(key)), "partition:"...)
-	b = append(appendUUID(b, dataset), ':')
-	b = append(appendUUID(b, version), ':')
-	b = append(append(b, key...), '@')
-	return string(strconv.AppendInt(b, revision, 10))
-}
-
-func appendUUID(b []byte, id uuid.UUID) []byte {
-	b = append(hex.AppendEncode(b, id[:4]), '-')
-	b = append(hex.AppendEncode(b, id[4:6]), '-')
-	b = append(hex.AppendEncode(b, id[6:8]), '-')
-	b = append(hex.AppendEncode(b, id[8:10]), '-')
-	return hex.AppendEncode(b, id[10:])
+	return "partition:" + dataset.String() + ":" + version.String() + ":" + key + "@" + strconv.FormatInt(revision, 10)
 }
 
 // outputKeys lists the output partitions that the published partitions of the triggering inputs feed, sorted. Inputs

@@ -138,7 +138,8 @@ func AwaitRetry(ctx context.Context, tx pgx.Tx, origin uuid.UUID, slots []string
 		return found, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT slot FROM waiting WHERE origin_job_id = $1 AND slot = ANY($2) AND reason = $3`, origin, slots, WaitBackoff)
+		SELECT slot FROM waiting WHERE origin_job_id = $1 AND slot = ANY($2) AND reason = $3`, origin, slots,
+		WaitBackoff)
 	if err != nil {
 		return nil, fmt.Errorf("find tasks that wait for a retry: %w", err)
 	}

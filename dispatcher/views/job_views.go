@@ -110,10 +110,10 @@ func (vs *Views) Job(ctx context.Context, caller authz.Caller, dagName, name str
 // noJob is the error about a job that a DAG does not have; it tells the new name of one that was renamed.
 func noJob(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName, name string) error {
 	renamed, err := registry.NewName(ctx, tx, caller.OrgID, dagName, name)
-	if err != nil {
-		return err
+	if err != nil || renamed == "" {
+		return cmp.Or(err, registry.NoJob(dagName, name))
 	}
-	if hidden, err := registry.IsHidden(ctx, tx, caller, dagName, renamed); err != nil || hidden || renamed == "" {
+	if hidden, err := registry.IsHidden(ctx, tx, caller, dagName, renamed); err != nil || hidden {
 		return cmp.Or(err, registry.NoJob(dagName, name))
 	}
 	return fault.New(fault.NotFound, "%s/%s is now %s/%s", dagName, name, dagName, renamed).

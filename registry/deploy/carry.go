@@ -338,8 +338,8 @@ func CarryNames(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Renaming, e
 			FROM dag_current_versions c JOIN jobs j ON j.dag_version_id IN (c.dag_version_id, c.previous_version_id)
 			WHERE c.org_id = $1 AND c.dag_name = $2)
 		SELECT was.name, n.name FROM named was JOIN named n ON n.serves AND NOT was.serves
-		WHERE (n.origin = was.origin OR n.outputs && was.outputs OR coalesce(n.former, n.name) = coalesce(was.former, was.name)
-		       OR n.former = was.name OR was.former = n.name)
+		WHERE (n.origin = was.origin OR n.outputs && was.outputs OR n.former = was.name OR was.former = n.name
+		       OR coalesce(n.former, n.name) = coalesce(was.former, was.name))
 		  AND NOT EXISTS (SELECT FROM named o WHERE o.serves AND o.name = was.name)
 		  AND NOT EXISTS (SELECT FROM named o WHERE NOT o.serves AND o.name = n.name)
 		ORDER BY 1, 2`, b.OrgID, b.DAG)
@@ -358,7 +358,8 @@ func CarryNames(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Renaming, e
 	if len(all) > 0 {
 		if _, err := tx.Exec(ctx, `
 			UPDATE jobs o SET known_as = NULLIF(r.new, o.name) FROM unnest($3::text[], $4::text[]) AS r(old, new)
-			WHERE o.org_id = $1 AND o.dag_name = $2 AND o.id = o.origin_job_id AND coalesce(o.known_as, o.name) = r.old`,
+			WHERE o.org_id = $1 AND o.dag_name = $2 AND o.id = o.origin_job_id
+			  AND coalesce(o.known_as, o.name) = r.old`,
 			b.OrgID, b.DAG, from, to); err != nil {
 			return nil, fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
 		}

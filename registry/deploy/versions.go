@@ -162,7 +162,8 @@ func giveUpFailed(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 func GivenUp(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT v.org_id, v.dag_name, (SELECT f.id FROM dag_versions f
-			WHERE f.org_id = v.org_id AND f.dag_name = v.dag_name AND f.status = 'Failed' ORDER BY f.number DESC LIMIT 1)
+			WHERE f.org_id = v.org_id AND f.dag_name = v.dag_name AND f.status = 'Failed'
+			ORDER BY f.number DESC LIMIT 1)
 		FROM dag_versions v
 		WHERE v.tasks_end AND v.status = ANY($1) AND NOT EXISTS (SELECT FROM dag_versions b WHERE b.org_id = v.org_id
 			AND b.dag_name = v.dag_name AND b.status IN ('Building', 'Ready'))`, ended)
