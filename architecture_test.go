@@ -175,7 +175,7 @@ var mayImport = map[string][]string{
 	"internal/testbrowser": {"internal/testserver", anyInternal},
 	"internal/testdb":      {"migrations", "internal/pgdev", anyInternal},
 	"internal/testgeth":    {"internal/testserver", anyInternal},
-	"internal/testmysql":   {anyInternal},
+	"internal/testmysql":   {"internal/testserver", anyInternal},
 	"internal/testoidc":    {"internal/testserver", anyInternal},
 	"internal/tests3":      {"internal/testserver", anyInternal},
 	"bench":                {everything},

@@ -22,17 +22,24 @@ import (
 	"github.com/dagctl/dagctl/internal/freeport"
 )
 
-// Server is a running MariaDB, which listens on the loopback address, with TLS and without.
+// Server is a running server, which listens on the loopback address, with TLS and without.
 type Server struct {
 	CA string // PEM of the authority of its certificate, which is for 127.0.0.1
 
 	port     int
 	password string // of the user admin, who may do everything
+	login    string // what CREATE USER says before the password of an account
 	guard    io.WriteCloser
 	wait     func() error // for the end of the guard
 }
 
 const admin = "admin"
+
+// What CREATE USER says before a password, by how the account logs in then.
+const (
+	byNative = "BY"
+	bySHA2   = "WITH caching_sha2_password BY" // over TLS, since the server remembers nobody's hash
+)
 
 // places are where distributions and installers put MariaDB, the PATH apart.
 var places = []string{"/usr/sbin", "/usr/libexec", "/usr/bin", "/opt/homebrew/opt/mariadb/bin",
@@ -66,7 +73,7 @@ func start(ctx context.Context, more ...string) (*Server, error) {
 		return nil, err
 	}
 
-	s := &Server{password: rand.Text()}
+	s := &Server{password: rand.Text(), login: byNative}
 	if err := s.begin(ctx, dir, daemon, install, more); err != nil {
 		said, _ := os.ReadFile(filepath.Join(dir, "log"))
 		s.stop(false)

@@ -23,6 +23,8 @@ type Database struct {
 	CA                             string // PEM of the authority of the server's certificate
 
 	Admin *sql.DB // for everything else; it takes several statements at once
+
+	secured bool // the account logs in over TLS only
 }
 
 var theServer = sync.OnceValues(func() (*Server, error) { return start(context.Background()) })
@@ -51,11 +53,12 @@ func NewOn(t testing.TB, arguments ...string) Database {
 func (s *Server) database(t testing.TB) Database {
 	t.Helper()
 	name := "t" + strings.ToLower(rand.Text()[:12])
-	d := Database{Host: "127.0.0.1", Port: s.port, Database: name, User: name, Password: rand.Text(), CA: s.CA}
+	d := Database{Host: "127.0.0.1", Port: s.port, Database: name, User: name, Password: rand.Text(), CA: s.CA,
+		secured: s.login != byNative}
 	general, err := s.open("")
 	if err == nil {
 		_, err = general.ExecContext(t.Context(), "CREATE DATABASE "+name+" CHARACTER SET utf8mb4; CREATE USER "+name+
-			"@'%' IDENTIFIED BY '"+d.Password+"'; GRANT ALL ON "+name+".* TO "+name+"@'%'")
+			"@'%' IDENTIFIED "+s.login+" '"+d.Password+"'; GRANT ALL ON "+name+".* TO "+name+"@'%'")
 	}
 	if err == nil {
 		d.Admin, err = s.open(name)
@@ -85,8 +88,12 @@ func (d Database) Exec(t testing.TB, statements string) {
 
 // Config returns what a job's config says of the database, with the password as the secret DB.
 func (d Database) Config(query string) map[string]any {
-	return map[string]any{"host": d.Host, "port": d.Port, "database": d.Database, "user": d.User,
+	config := map[string]any{"host": d.Host, "port": d.Port, "database": d.Database, "user": d.User,
 		"password": map[string]any{"secret": "DB"}, "sslmode": "disable", "query": query}
+	if d.secured {
+		config["sslmode"], config["ca"] = "verify-full", d.CA
+	}
+	return config
 }
 
 // certificate makes a certificate for the loopback address, which is its own authority, and its key.

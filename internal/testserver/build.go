@@ -19,8 +19,8 @@ var builds struct {
 }
 
 // Build returns the program that a package of the module in a folder of tools/ is. The first one to ask on a machine
-// builds it, into .cache of the repository. Its name has the hash of the module's pins, so another version is another
-// program. The environment, of the form NAME=value, is added to the compiler's.
+// builds it, into .cache of the repository. Its name has the hash of the module's pins and of our files there, so
+// another version is another program. The environment, of the form NAME=value, is added to the compiler's.
 func Build(tool, program string, environment ...string) (binary string, err error) {
 	builds.Lock()
 	defer builds.Unlock()
@@ -44,8 +44,12 @@ func build(tool, program string, environment []string) (string, error) {
 	}
 	folder, cache := filepath.Join(root, "tools", tool), filepath.Join(root, ".cache")
 	hash := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join(folder, name))
+	sources, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range append(sources, filepath.Join(folder, "go.mod"), filepath.Join(folder, "go.sum")) {
+		text, err := os.ReadFile(name)
 		if err != nil {
 			return "", err
 		}

@@ -99,7 +99,7 @@ func begin(ctx context.Context, conn *mysqlremote.Conn, t *operators.Task) error
 		"SET NAMES utf8mb4",
 		// Quotes, backslashes and || are read in one way; zero dates can be compared with. Of what a server has set,
 		// only whether GROUP BY may pick any row of a group counts.
-		"SET SESSION time_zone = '+00:00', sql_select_limit = 18446744073709551615, " +
+		"SET SESSION time_zone = '+00:00', sql_select_limit = 9223372036854775807, " +
 			"group_concat_max_len = 4294967295, lc_time_names = 'en_US', " +
 			"sql_mode = IF(FIND_IN_SET('ONLY_FULL_GROUP_BY', @@sql_mode), 'ONLY_FULL_GROUP_BY', '')",
 	} {
@@ -124,7 +124,7 @@ func begin(ctx context.Context, conn *mysqlremote.Conn, t *operators.Task) error
 	if err := conn.Exec(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
 		return err
 	}
-	return conn.Exec(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+	return conn.Exec(ctx, "START TRANSACTION READ ONLY") // its snapshot is that of its only statement
 }
 
 // save writes rows to a new file.
