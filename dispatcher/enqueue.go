@@ -146,10 +146,10 @@ func wantedTask(
 	if !isObject(item.Metadata) {
 		wrong = append(wrong, "metadata: it is not a JSON object")
 	}
-	if err := literal.Nesting(item.Metadata); err != nil {
+	if err := literal.Storable(item.Metadata); err != nil {
 		wrong = append(wrong, "metadata: "+err.Error())
 	}
-	if err := literal.Nesting(item.Payload); err != nil {
+	if err := literal.Storable(item.Payload); err != nil {
 		wrong = append(wrong, "payload: "+err.Error())
 	} else if payload != nil {
 		if err := payload.Check(item.Payload); err != nil {

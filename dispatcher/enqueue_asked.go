@@ -255,7 +255,7 @@ func TimerPayload(job *registry.Job) (func(json.RawMessage) error, error) {
 		return nil, err
 	}
 	return func(payload json.RawMessage) error {
-		if err := literal.Nesting(payload); err != nil {
+		if err := literal.Storable(payload); err != nil {
 			return fault.New(fault.Invalid, "delivery_payload: %w", err)
 		}
 		if schema == nil {

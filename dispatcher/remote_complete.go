@@ -374,7 +374,7 @@ func checkJSON(where string, text json.RawMessage) []fault.Problem {
 		message := fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), maxStateBytes)
 		return []fault.Problem{{Location: where, Message: message}}
 	}
-	if err := cmp.Or(literal.Escapes(text), literal.Nesting(text)); err != nil {
+	if err := literal.Storable(text); err != nil {
 		return []fault.Problem{{Location: where, Message: err.Error()}}
 	}
 	return nil
@@ -390,10 +390,10 @@ func checkAsked(asked []protocol.EnqueuedTask) (problems []fault.Problem) {
 		if field, err := operators.EnqueuedTask(t).CheckNumbers(); err != nil {
 			wrong(i, field, err)
 		}
-		if err := literal.Nesting(t.Payload); err != nil {
+		if err := literal.Storable(t.Payload); err != nil {
 			wrong(i, "payload", err)
 		}
-		if err := literal.Nesting(t.Metadata); err != nil {
+		if err := literal.Storable(t.Metadata); err != nil {
 			wrong(i, "metadata", err)
 		}
 	}

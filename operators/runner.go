@@ -1,7 +1,6 @@
 package operators
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,7 +176,7 @@ func checkResult(a *Assignment, result Result) error {
 		texts = append(texts, task.Payload, task.Metadata)
 	}
 	for _, text := range texts {
-		if err := cmp.Or(literal.Numbers(text), literal.Nesting(text)); err != nil {
+		if err := literal.Storable(text); err != nil {
 			return Permanent(fault.New(fault.Invalid, "the run's result: %w", err))
 		}
 	}

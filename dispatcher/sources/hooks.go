@@ -199,13 +199,7 @@ func deliveredJSON(body []byte) (json.RawMessage, error) {
 	if err := json.Unmarshal(body, &raw); err != nil {
 		return nil, fault.New(fault.Invalid, "the body cannot be read as JSON: %w", err)
 	}
-	if err := literal.Escapes(body); err != nil {
-		return nil, fault.New(fault.Invalid, "the body %w", err)
-	}
-	if err := literal.Nesting(body); err != nil {
-		return nil, fault.New(fault.Invalid, "the body %w", err)
-	}
-	if err := literal.Numbers(body); err != nil {
+	if err := literal.Storable(body); err != nil {
 		return nil, fault.New(fault.Invalid, "the body: %w", err)
 	}
 	return body, nil

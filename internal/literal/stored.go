@@ -2,11 +2,18 @@ package literal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// Storable refuses a valid JSON text that the database cannot keep, or that readers in other languages could not read:
+// because of its escapes, its nesting or its numbers.
+func Storable(text []byte) error {
+	return cmp.Or(Escapes(text), Nesting(text), Numbers(text))
+}
 
 // StoredBytes returns how many bytes PostgreSQL stores for a JSON text, as JSONB. That can be several times the text:
 // each value has a word for its place, and numbers and nested values begin at whole words.
