@@ -178,8 +178,13 @@ func (l *Lineage) graph(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Q
 		return Graph{}, err
 	}
 
-	w := &walk{tx: tx, caller: caller, at: at, most: q.Nodes, count: 1, root: root.ID, jobs: map[uuid.UUID]flow.Job{},
-		datasets: map[uuid.UUID]flow.Dataset{}, levels: map[uuid.UUID]int{root.ID: 0}, more: map[uuid.UUID]bool{}}
+	closed, err := flow.Closed(ctx, tx, caller, at)
+	if err != nil {
+		return Graph{}, err
+	}
+	w := &walk{tx: tx, caller: caller, at: at, most: q.Nodes, count: 1, root: root.ID, closed: closed,
+		jobs: map[uuid.UUID]flow.Job{}, datasets: map[uuid.UUID]flow.Dataset{},
+		levels: map[uuid.UUID]int{root.ID: 0}, more: map[uuid.UUID]bool{}}
 	if err := w.load(ctx, []uuid.UUID{root.ID}); err != nil {
 		return Graph{}, err
 	}

@@ -85,7 +85,7 @@ func (w *walk) place(ctx context.Context, d *drawing, made []flow.MadeFrom, plac
 		for _, in := range m.Inputs {
 			at, known := places[in]
 			switch {
-			case w.datasets[in.Dataset].Closed:
+			case w.closed[in.Dataset]:
 				continue
 			case !known && (!further || len(places) == maxRevisions):
 				if r.More = true; further {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,7 +24,8 @@ type walk struct {
 	most   int // datasets and jobs without outputs; what is closed does not count, or its number could be found out
 	root   uuid.UUID
 
-	datasets map[uuid.UUID]flow.Dataset
+	closed   map[uuid.UUID]bool         // datasets of the org
+	datasets map[uuid.UUID]flow.Dataset // those that were loaded, and in the end all that were reached
 	jobs     map[uuid.UUID]flow.Job
 	levels   map[uuid.UUID]int  // of the datasets that were reached
 	more     map[uuid.UUID]bool // those from which the walk did not go on
@@ -31,11 +33,17 @@ type walk struct {
 	full     bool // there are more than allowed
 }
 
+// load loads those of some datasets that were not loaded yet.
 func (w *walk) load(ctx context.Context, ids []uuid.UUID) error {
-	found, err := flow.Datasets(ctx, w.tx, w.caller, w.at, ids)
-	for id, d := range found {
-		w.datasets[id] = d
+	missing := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
+		_, known := w.datasets[id]
+		return known
+	})
+	if len(missing) == 0 {
+		return nil
 	}
+	found, err := flow.Datasets(ctx, w.tx, w.caller, w.at, missing)
+	maps.Copy(w.datasets, found)
 	return err
 }
 
@@ -71,7 +79,7 @@ func (w *walk) follow(ctx context.Context, direction string, depth int) (err err
 			}
 		}
 	}
-	return nil
+	return w.load(ctx, slices.Collect(maps.Keys(w.levels)))
 }
 
 // step goes from the edge of the walk to what is next to it, and returns the new edge. At the last step it only looks
@@ -129,8 +137,10 @@ func (w *walk) reach(ctx context.Context, up bool, found []uuid.UUID, step int) 
 	if len(found) == 0 {
 		return nil, nil
 	}
-	if err := w.load(ctx, found); err != nil {
-		return nil, err
+	if w.count+len(found) > w.most { // names say which of them are drawn
+		if err := w.load(ctx, found); err != nil {
+			return nil, err
+		}
 	}
 	slices.SortFunc(found, func(a, b uuid.UUID) int {
 		return cmp.Or(cmp.Compare(w.datasets[a].Name, w.datasets[b].Name), slices.Compare(a[:], b[:]))
@@ -141,7 +151,7 @@ func (w *walk) reach(ctx context.Context, up bool, found []uuid.UUID, step int) 
 		level = -step
 	}
 	for _, id := range found {
-		if w.datasets[id].Closed {
+		if w.closed[id] {
 			w.levels[id] = level
 			continue
 		}
@@ -200,7 +210,7 @@ func (w *walk) draw(depth int) *drawing {
 			cmp.Compare(w.datasets[a].Name, w.datasets[b].Name), slices.Compare(a[:], b[:]))
 	})
 	for _, id := range order {
-		if !w.datasets[id].Closed {
+		if !w.closed[id] {
 			d.nodes[id] = d.add(w.datasets[id], w.levels[id], w.more[id])
 		}
 	}
@@ -279,7 +289,7 @@ func (d *drawing) closedBy(node string, level int, up bool) string {
 func (w *walk) connect(d *drawing, j flow.Job, depth int) {
 	for _, to := range j.Makes {
 		level, reached := w.levels[to]
-		if !reached || w.datasets[to].Closed {
+		if !reached || w.closed[to] {
 			continue
 		}
 		if len(j.Reads) == 0 && w.datasets[to].Readable && level <= 0 && -level < depth {
@@ -288,7 +298,7 @@ func (w *walk) connect(d *drawing, j flow.Job, depth int) {
 		for _, from := range j.Reads {
 			switch _, known := w.levels[from]; {
 			case !known:
-			case w.datasets[from].Closed:
+			case w.closed[from]:
 				d.link(d.closedBy(d.nodes[to], level-1, true), d.nodes[to], j)
 			default:
 				d.link(d.nodes[from], d.nodes[to], j)
@@ -298,7 +308,7 @@ func (w *walk) connect(d *drawing, j flow.Job, depth int) {
 
 	for _, from := range j.Reads {
 		level, reached := w.levels[from]
-		if !reached || w.datasets[from].Closed || level < 0 {
+		if !reached || w.closed[from] || level < 0 {
 			continue
 		}
 		if len(j.Makes) == 0 && level < depth {
@@ -311,7 +321,7 @@ func (w *walk) connect(d *drawing, j flow.Job, depth int) {
 			d.link(d.nodes[from], to, j)
 		}
 		for _, to := range j.Makes {
-			if _, known := w.levels[to]; known && w.datasets[to].Closed {
+			if _, known := w.levels[to]; known && w.closed[to] {
 				d.link(d.nodes[from], d.closedBy(d.nodes[from], level+1, false), j)
 			}
 		}

@@ -45,7 +45,6 @@ type Dataset struct {
 	Owner      string
 	Late       *registry.Late
 	Readable   bool
-	Closed     bool // by read roles, its own or those of what it is made from
 }
 
 // Into returns the jobs that make some datasets. It relies on the primary key of dag_version_datasets.
@@ -90,20 +89,47 @@ func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datase
 	return found, nil
 }
 
+// Closed returns which datasets of the org are closed to the caller in a pointer set: by read roles, their own or those
+// of what they are made from.
+func Closed(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving) (map[uuid.UUID]bool, error) {
+	closed := map[uuid.UUID]bool{}
+	if caller.ReadsAll() {
+		return closed, nil
+	}
+
+	args := s.args(caller.OrgID)
+	from := registry.HiddenFrom(caller, &args)
+	rows, err := tx.Query(ctx, `
+		SELECT o.id FROM dataset_outlines o JOIN hidden_datasets(`+from+`) AS h ON h = o.id WHERE o.org_id = $1
+		UNION
+		SELECT q.dataset_uuid
+		FROM `+served+`
+		JOIN pointer_outlines q ON q.dag_version_id = s.id
+		JOIN dataset_outlines o ON o.id = q.dataset_uuid AND o.producer_dag_name = s.dag_name
+		WHERE q.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(`+from+`) AS h)`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("closed datasets: %w", err)
+	}
+
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("closed datasets: %w", err)
+	}
+	for _, id := range ids {
+		closed[id] = true
+	}
+	return closed, nil
+}
+
 // Datasets returns datasets by id, as a pointer set has them and as the caller may see them.
 func Datasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving,
 	ids []uuid.UUID) (map[uuid.UUID]Dataset, error) {
 	args := s.args(caller.OrgID, ids)
-	visible, readable, closed := registry.VisibleTo(caller, &args), registry.GenerationVisibleTo(caller, &args), "false"
-	if !caller.ReadsAll() {
-		from := registry.HiddenFrom(caller, &args)
-		closed = `(o.id IN (SELECT hidden_datasets(` + from + `))
-			OR q.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h))`
-	}
+	visible, readable := registry.VisibleTo(caller, &args), registry.GenerationVisibleTo(caller, &args)
 
 	// Outlines are there for everybody; names come from rows that the second wall guards.
 	rows, err := tx.Query(ctx, `
-		SELECT o.id, d.id IS NOT NULL AND (q.dataset_version IS NULL OR g.id IS NOT NULL) AND `+readable+`, `+closed+`,
+		SELECT o.id, d.id IS NOT NULL AND (q.dataset_version IS NULL OR g.id IS NOT NULL) AND `+readable+`,
 		       coalesce(p.name, d.name, ''), CASE WHEN d.deleted_at IS NULL THEN coalesce(d.name, '') ELSE '' END,
 		       o.producer_dag_name, coalesce(p.job_name, o.producer_job_name),
 		       coalesce(p.output_index, o.producer_output_index), coalesce(s.number, 0), g.id,
@@ -130,15 +156,15 @@ func Datasets(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving,
 		partitionBy []byte
 		updated     *time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Readable, &d.Closed, &d.Name, &d.Now, &d.DAG, &d.Job, &d.Output,
-		&d.DAGVersion, &d.Generation, &d.Published, &d.Owner, &partitionBy, &updated}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Readable, &d.Name, &d.Now, &d.DAG, &d.Job, &d.Output, &d.DAGVersion,
+		&d.Generation, &d.Published, &d.Owner, &partitionBy, &updated}, func() error {
 		d.Served = d.Generation != nil && !(s.Never && d.DAG == s.DAG)
 		if d.Served {
 			current = append(current, registry.Dataset{ID: d.ID, Name: d.Name, Version: d.Generation,
 				PartitionBy: json.RawMessage(partitionBy), UpdatedAt: updated})
 		}
 		if !d.Readable { // the generation stays: lineage of columns goes through it
-			d = Dataset{ID: d.ID, Generation: d.Generation, Closed: d.Closed}
+			d = Dataset{ID: d.ID, Generation: d.Generation}
 		}
 		found[d.ID] = d
 		return nil
