@@ -165,6 +165,29 @@ func TestAnEmptyFileWaitsForColumns(t *testing.T) {
 	require.Len(t, w.Read("fed_raw"), 2)
 }
 
+// Where an empty file comes first, the types of some columns say nothing of the others, and all columns, declared, say
+// nothing of how the lines of later files are read.
+func TestAnEmptyFileBeforeDeclaredColumns(t *testing.T) {
+	t.Parallel()
+	for _, declared := range []string{"types: { v: DOUBLE }", "types: { v: DOUBLE, id: BIGINT }",
+		"columns: [id, v], types: { v: DOUBLE, id: BIGINT }"} {
+		t.Run(declared, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Serve(sourceOf("csv", "format: csv, "+declared))
+			w.Drop("2026-01-01.csv", "")
+			w.Poll()
+			w.Settle()
+			w.Drop("2026-01-02.csv", "id;v\n1;9\n")
+			w.Poll()
+			w.Settle()
+			w.Promote(dispatchertest.Later(time.Hour))
+			w.Settle()
+			require.Equal(t, map[string][]string{"2026-01-01": {}, "2026-01-02": {"1,9"}}, w.Read("fed_raw"))
+		})
+	}
+}
+
 // A build whose files all say nothing fails, and says so.
 func TestABuildOfEmptyFiles(t *testing.T) {
 	t.Parallel()

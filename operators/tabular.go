@@ -206,7 +206,8 @@ func (r reads) convertText(ctx context.Context, files []textfile.File, target st
 		return found, err
 	case read.Unknown:
 		return found, fault.New(fault.Unavailable, "%w", textfile.ErrUnknown).
-			WithHint("the first file with rows shows them, and this one is read then; or declare them in `types`")
+			WithHint("the first file with rows shows them, and this one is read then; or declare them all: their " +
+				"names in `columns`, and the type of each in `types`")
 	case read.Result.BadRows > 0 && quarantine == "":
 		return found, badRowsError(read.Result, r.mending(read.Result.Examples))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -32,6 +33,9 @@ func (j Job) reading(ctx context.Context, files []File) (Reading, error) {
 			r.Quote = *j.Quote
 		}
 	}
+	if j.Standing != nil && j.Standing.unseen() {
+		j.Standing = nil
+	}
 	if j.Standing != nil {
 		r = *j.Standing
 		r.Columns = slices.Clone(r.Columns)
@@ -48,6 +52,9 @@ func (j Job) reading(ctx context.Context, files []File) (Reading, error) {
 	}
 	return i.result()
 }
+
+// unseen reports whether no file has shown yet how its lines are read: then only its columns are known.
+func (r Reading) unseen() bool { return r.Format == "csv" && r.Delimiter == "" }
 
 // Open reports whether the type of a column is open.
 func (r Reading) Open() bool {
@@ -250,7 +257,7 @@ func (i *inference) result() (Reading, error) {
 		return i.settled()
 	}
 	names := i.names
-	if len(names) == 0 { // no content: what is declared may be all there is to know
+	if len(names) == 0 { // no content
 		names = i.declaredNames()
 	}
 	keep := names
@@ -352,10 +359,10 @@ func (i *inference) typeOf(name string, names []string) (Type, error) {
 // missing returns the declared columns that are neither in the files nor to keep anyway. A CSV file that has no such
 // column is refused later unless it is optional.
 func (i *inference) missing(names, keep []string) (list []string) {
-	if len(i.Columns) > 0 {
+	if len(i.Columns) > 0 || len(names) == 0 {
 		return nil
 	}
-	for _, name := range i.declaredNames() {
+	for _, name := range slices.Sorted(maps.Keys(i.Types)) {
 		if !slices.ContainsFunc(keep, func(k string) bool { return sqltext.Same(k, name) }) &&
 			!slices.Contains(names, name) {
 			list = append(list, name)
@@ -364,21 +371,14 @@ func (i *inference) missing(names, keep []string) (list []string) {
 	return list
 }
 
+// declaredNames returns the columns that are all there are, whatever the files have; none if only some are declared.
 func (i *inference) declaredNames() []string {
-	if len(i.Columns) > 0 {
-		for _, name := range i.Columns {
-			if _, declared, _ := i.declared(name); !declared {
-				return nil
-			}
+	for _, name := range i.Columns {
+		if _, declared, _ := i.declared(name); !declared {
+			return nil
 		}
-		return i.Columns
 	}
-	names := make([]string, 0, len(i.Types))
-	for name := range i.Types {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return i.Columns
 }
 
 // declared returns the declared type of a column.
