@@ -50,6 +50,10 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 	t.Parallel()
 	dir, data := starterFolder(t), processtest.DataFolder(t)
 	args := []string{"dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", data}
+	yaml := filepath.Join(dir, "dag.yaml")
+	text, err := os.ReadFile(yaml)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(yaml, bytes.Replace(text, []byte("every: 10s"), []byte("every: 1h"), 1), 0o600))
 	out := must(t, nil, args...)
 	require.Regexp(t, `^dagctl dev: http://127\.0\.0\.1:\d+/\?token=\S+\n`, out)
 	require.Contains(t, out, "starter v1 is Active")
@@ -63,6 +67,12 @@ func TestDevOnceRunsTheStarter(t *testing.T) {
 	require.NotContains(t, again, "is Building")
 	require.Contains(t, again, "daily_temperatures: 4 rows in 2 partitions")
 	require.NotContains(t, again, "done", "what was done before is not reported again")
+
+	// With --once nobody waits for the next time of a source.
+	file := filepath.Join(dir, "data", "readings", "2026-01-03.csv")
+	require.NoError(t, os.WriteFile(file, []byte("station,time,celsius\nharbour,2026-01-03T08:00:00Z,4.0\n"), 0o600))
+	require.Contains(t, must(t, nil, args...), "daily_temperatures: 5 rows in 3 partitions")
+	require.NoError(t, os.Remove(file))
 
 	elsewhere := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "dag.yaml"), []byte(producerDAG), 0o600))

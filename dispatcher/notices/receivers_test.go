@@ -120,7 +120,8 @@ func (s *taker) bodies() []map[string]any {
 
 // mailbox is a mail server that keeps what it accepts.
 type mailbox struct {
-	login bool // the method LOGIN, and no other
+	login bool   // the method LOGIN, and no other
+	other string // no method but this
 	mu    sync.Mutex
 	mails []string
 	to    []string
@@ -143,6 +144,9 @@ type mailSession struct {
 }
 
 func (s *mailSession) AuthMechanisms() []string {
+	if s.box.other != "" {
+		return []string{s.box.other}
+	}
 	if s.box.login {
 		return []string{sasl.Login}
 	}
@@ -409,6 +413,21 @@ func TestMailServersWithLogin(t *testing.T) {
 	require.False(t, answers[1].Arrived)
 	require.Contains(t, answers[1].Said, "log in")
 	require.NotContains(t, answers[1].Said, "guess")
+}
+
+// A password goes to no server by a method that it does not offer.
+func TestMailServersWithOtherLogins(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	box, address, trust := newMailbox(t, false)
+	box.other = "XOAUTH2"
+	w.Secret("MAIL", "smtp://dagctl%40example.com:hush@"+address,
+		authz.Binding{AddJobs: []string{"shop"}, AddHosts: []string{address}})
+	w.Serve(toldDAG + "  - { on: [dead], email: { secret: MAIL, to: [ops@example.com] } }\n")
+	answers, err := localTrusting(w, trust).Notices.Try(t.Context(), w.Caller.OrgID, "shop")
+	require.NoError(t, err)
+	require.False(t, answers[0].Arrived)
+	require.Contains(t, answers[0].Said, "XOAUTH2 only, and not by PLAIN or LOGIN")
 }
 
 func TestTryingReceivers(t *testing.T) {

@@ -56,13 +56,14 @@ each of them answers. PagerDuty opens no incident for it. The exit code is 0 onl
 				}
 				answers = append(answers, found.Items...)
 			}
-			return printAnswers(c, answers)
+			return printAnswers(c, args, answers)
 		},
 	})
 	return cmd
 }
 
-func printAnswers(c *cli.CLI, answers []notices.ReceiverAnswer) error {
+// printAnswers prints what the receivers of a DAG, or of all of them, have said.
+func printAnswers(c *cli.CLI, of []string, answers []notices.ReceiverAnswer) error {
 	var lost int
 	for _, a := range answers {
 		if !a.Arrived {
@@ -71,7 +72,11 @@ func printAnswers(c *cli.CLI, answers []notices.ReceiverAnswer) error {
 	}
 
 	err := c.Print(answers, func(w io.Writer) {
-		if len(answers) == 0 {
+		switch {
+		case len(answers) == 0 && len(of) > 0:
+			fmt.Fprintf(w, "%s notifies nobody: its DAG file names no receiver under `notify`.\n", of[0])
+			return
+		case len(answers) == 0:
 			fmt.Fprintln(w, "Nobody is notified: no DAG file names a receiver under `notify`.")
 			return
 		}

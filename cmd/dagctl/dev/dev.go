@@ -64,7 +64,7 @@ own. Jobs of operator handler wait for a worker of your own: dev prints how to s
 dev.yaml beside the DAG file declares it, as in "workers: [{command: [python3, worker.py]}]". It starts such a worker
 anew on every save of its code and after a crash, and stops it with itself.
 
-With --once it deploys, works until nothing is left to do, prints the published datasets and exits. The exit code is 0
+With --once it deploys, reads the sources that are polled, works until nothing is left to do, prints the published datasets and exits. The exit code is 0
 only if every task completed.`,
 		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config server.yaml",
 		Args:    cobra.MaximumNArgs(1),

@@ -149,14 +149,34 @@ func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Versio
 	if err != nil {
 		return nil, err
 	}
-	if deployed.Created {
+	switch {
+	case deployed.Created:
 		dags.PrintPlan(s.CLI, s.Out, deployed)
+	case s.options.once: // it deploys each file once
+		if err := s.readSources(ctx, name, d); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.reportWaiting(ctx, d); err != nil {
 		return nil, err
 	}
 	s.app.Dispatcher.Wake()
 	return &deployed.Version, nil
+}
+
+// readSources has the sources of a DAG that are polled read now: with --once nobody waits for their next time. Those
+// that are paused or do not serve stay as they are.
+func (s *session) readSources(ctx context.Context, name string, d *dagfile.File) error {
+	for _, job := range d.Doc.Jobs {
+		if job.Source == nil || job.Source.Kind != "poll" {
+			continue
+		}
+		path := "/v1/sources/" + url.PathEscape(name) + "/" + url.PathEscape(job.Name) + "/read"
+		if err := s.api.Post(ctx, path, nil, nil); err != nil && fault.KindOf(err) != fault.Conflict {
+			return err
+		}
+	}
+	return nil
 }
 
 // waitForProducers waits until the DAGs whose datasets d reads serve them, because inputs bind to what is served.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/smtp"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -165,9 +166,15 @@ func (s MailServer) open(client *smtp.Client, secured *tls.Config) error {
 		return fault.New(fault.Invalid, "the mail server offers no log-in").
 			WithHint("leave user and password out of the secret's address")
 	}
-	var auth smtp.Auth = loginAuth{s.User, s.Password}
-	if strings.Contains(" "+strings.ToUpper(methods)+" ", " PLAIN ") {
+	var auth smtp.Auth
+	switch offered := strings.Fields(strings.ToUpper(methods)); {
+	case slices.Contains(offered, "PLAIN"):
 		auth = smtp.PlainAuth("", s.User, s.Password, s.Host)
+	case slices.Contains(offered, "LOGIN"):
+		auth = loginAuth{s.User, s.Password}
+	default:
+		return fault.New(fault.Invalid, "the mail server offers to log in by %s only, and not by PLAIN or LOGIN",
+			methods).WithHint("use a server or a relay that takes a user and a password")
 	}
 	if err := client.Auth(auth); err != nil {
 		return fmt.Errorf("log in: %w", err)
