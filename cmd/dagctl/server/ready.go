@@ -3,7 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -48,10 +48,18 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	return ""
 }
 
+// healthy is the answer of a server that is alive, or ready.
+type healthy struct {
+	Status   string   `json:"status"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
 // healthz answers that the process is alive.
-func healthz(w http.ResponseWriter, _ *http.Request) {
+func healthz(w http.ResponseWriter, _ *http.Request) { writeHealth(w, nil) }
+
+func writeHealth(w http.ResponseWriter, warnings []string) {
 	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintln(w, `{"status": "ok"}`)
+	_ = json.NewEncoder(w).Encode(healthy{"ok", warnings}) // nobody is there any more if it fails
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
@@ -64,7 +72,7 @@ func (a *App) readyz(w http.ResponseWriter, r *http.Request, requestsURL string)
 		})
 		return
 	}
-	healthz(w, r)
+	writeHealth(w, a.keys.warnings())
 }
 
 // refusedLogin returns why requests cannot log in, or an empty text: their password may have changed since the start. A
