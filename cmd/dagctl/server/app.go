@@ -135,7 +135,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	a.health, err = health.New(health.Config{Storage: a.storage, Pool: a.pool, Log: a.log,
-		Changed: func() { a.Dispatcher.Wake() }})
+		Server: a.worker, Changed: func() { a.Dispatcher.Wake() }})
 	return err
 }
 
