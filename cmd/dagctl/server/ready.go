@@ -22,7 +22,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	pending, err := migrations.Pending(ctx, pool)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case len(pending) > 0:
 		lacks := plural.Of(len(pending), "migration")
 		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
@@ -33,7 +33,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 		Scan(&readOnly)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case readOnly:
 		return "the database can only be read: it is a standby, or an operator has made it read-only"
 	}
@@ -41,7 +41,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case len(lacks) > 0:
 		return migrations.Describe(lacks) + "; run `dagctl migrate`, or start with --migrate"
 	}
