@@ -32,6 +32,8 @@ const (
 		'usage_dag_days'`
 	// hiddenColumns are what requests may write and not read.
 	hiddenColumns = `('secrets', 'ciphertext')`
+	// closedFunctions are not for everybody, as functions are by default; requests may run those that are true.
+	closedFunctions = `('hidden_externals', true), ('keep_hidden', false), ('note_reading_change', false)`
 	// outlines is the pattern of the names of views that requests may read and that run with the owner's rights.
 	outlines = `'%\_outlines'`
 )
@@ -61,7 +63,11 @@ rights AS (
 	SELECT c.oid, c.relname, 'SELECT' FROM pg_class c
 	WHERE NOT $3 AND c.relnamespace = current_schema()::regnamespace
 	  AND (c.relname IN (` + readByRequests + `) AND c.relkind = 'r' AND c.relname <> 'orgs'
-	    OR c.relkind = 'v' AND ('security_invoker=true' = ANY (c.reloptions) OR c.relname LIKE ` + outlines + `)))
+	    OR c.relkind = 'v' AND ('security_invoker=true' = ANY (c.reloptions) OR c.relname LIKE ` + outlines + `))),
+closed AS (
+	SELECT p.oid, p.proname, f.granted FROM (VALUES ` + closedFunctions + `) AS f(name, granted)
+	JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = current_schema()::regnamespace
+	WHERE NOT $3)
 
 SELECT 1 AS step, 'the role dagctl_app does not exist' AS what, 'CREATE ROLE dagctl_app NOLOGIN NOINHERIT' AS mend
 WHERE NOT EXISTS (SELECT FROM app)
@@ -134,6 +140,14 @@ FROM app, tenants t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 A
 WHERE t.relname IN (SELECT h.t FROM (VALUES ` + hiddenColumns + `) AS h(t, c))
   AND (t.relname, a.attname) NOT IN (VALUES ` + hiddenColumns + `)
   AND NOT has_column_privilege(app.oid, t.oid, a.attnum, 'SELECT')
+UNION ALL
+SELECT 4, format('everybody may run the function %s', p.proname),
+	format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)
+FROM closed p WHERE has_function_privilege('public', p.oid, 'EXECUTE')
+UNION ALL
+SELECT 4, format('requests may not run the function %s', p.proname),
+	format('GRANT EXECUTE ON FUNCTION %s TO dagctl_app', p.oid::regprocedure)
+FROM closed p, app WHERE p.granted AND NOT has_function_privilege(app.oid, p.oid, 'EXECUTE')
 UNION ALL
 SELECT 4, format('requests may not use the sequence %s', c.relname),
 	format('GRANT USAGE ON SEQUENCE %I TO dagctl_app', c.relname)
