@@ -61,7 +61,7 @@ type Item struct {
 	Server    string     `json:"server,omitempty" doc:"server_unfit, key_missing: its name among the workers"`
 	Group     string     `json:"error_group,omitempty" doc:"dead: the tasks' errors have this in common"`
 	Owner     string     `json:"owner,omitempty"`
-	Count     int64      `json:"count,omitempty" doc:"Tasks, partitions or secrets"`
+	Count     int64      `json:"count,omitempty" doc:"Tasks, partitions or secrets; no_worker: of each need, 10,000 are counted at most"`
 	Retryable int64      `json:"retryable,omitempty" doc:"dead: how many of the tasks a retry fits; the others are of definitions of their jobs that no version runs any more"`
 	Since     *time.Time `json:"since,omitempty"`
 	Text      string     `json:"text" doc:"What is wrong, for people"`
@@ -163,8 +163,10 @@ func ofServers(servers []dispatcher.Troubled, secrets map[string]int64) (list []
 // ofRuntimes has one item for each runtime. What exactly its tasks need would tell the handlers of hidden jobs: `why`
 // says it of one task, to those who may know.
 func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
+	more := map[string]bool{}    // whether not all of a runtime's tasks were counted
 	for _, u := range unserved { // in the order of their runtimes
 		oldest := u.Oldest()
+		more[u.Runtime] = more[u.Runtime] || u.Count >= mostQueued
 		if n := len(list); n > 0 && list[n-1].Runtime == u.Runtime {
 			list[n-1].Count += u.Count
 			if oldest.Before(*list[n-1].Since) {
@@ -174,8 +176,12 @@ func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
 		}
 		list = append(list, Item{Kind: NoWorker, Runtime: u.Runtime, Count: u.Count, Since: &oldest})
 	}
+
 	for i := range list {
 		list[i].Text = plural.Or(list[i].Count, "queued task", "queued tasks") + " that no live worker can run"
+		if more[list[i].Runtime] {
+			list[i].Text = fmt.Sprintf("%d or more queued tasks that no live worker can run", list[i].Count)
+		}
 		list[i].Command = "dagctl workers list"
 	}
 	return list

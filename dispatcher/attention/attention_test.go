@@ -93,6 +93,15 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 	}, got)
 }
 
+func TestACountThatEndsIsSaidToGoOn(t *testing.T) {
+	t.Parallel()
+	list := ofRuntimes([]tasks.OrgQueue{
+		{Runtime: "poll", Needs: "a", Count: mostQueued}, {Runtime: "poll", Needs: "b", Count: 2},
+		{Runtime: "sqs", Needs: "a", Count: mostQueued - 1}})
+	require.Equal(t, "10002 or more queued tasks that no live worker can run", list[0].Text)
+	require.Equal(t, "9999 queued tasks that no live worker can run", list[1].Text)
+}
+
 func TestARetryIsOfferedWhereItFits(t *testing.T) {
 	t.Parallel()
 	group := func(retryable int64) Item {
