@@ -207,7 +207,7 @@ var owners = map[string][]string{
 		"pauses", "data_invalidations", "backfills", "backfill_partitions", "work_items", "awaited_inputs",
 		"bulk_actions", "bulk_action_tasks", "deliveries", "delivery_marks", "usage_hours", "usage_days", "usage_dag_days",
 		"usage_stored", "usage_progress"},
-	"storage":    {"installation"},
+	"storage":    {"installation", "storage_servers"},
 	"timers":     {"scheduled_events"},
 	"tasklogs":   {"task_logs"},
 	"lineage":    {"column_lineage", "external_runs", "external_edges"},

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,6 +36,7 @@ type Vault struct {
 	keys            []vaultKey // the first encrypts, each decrypts
 	users           SecretUsers
 	programs        Programs
+	lacking         atomic.Pointer[[]string] // see Lacking
 }
 
 // SecretUsers returns what uses a secret at present: DAG/JOB, or DAG for a DAG's notifications, sorted.

@@ -173,7 +173,9 @@ func (v *Vault) reseal(s agedSecret, ciphertext []byte, keyID string) ([]byte, e
 type KeyUse struct {
 	Secrets int // all of them
 	Old     int // under a key that is not the newest
-	Unknown int // under a key that this process does not have
+	Unknown int // under a key that this process does not have, and still of use
+
+	Lacking []string // the ids of those keys, sorted
 }
 
 // KeyUse counts the secrets of all orgs. Without keys, all are under unknown ones.
@@ -184,10 +186,44 @@ func (v *Vault) KeyUse(ctx context.Context) (use KeyUse, err error) {
 	}
 	err = v.owner.QueryRow(ctx, `
 		SELECT count(*), count(*) FILTER (WHERE key_id <> $1 OR previous_key_id <> $1),
-			count(*) FILTER (WHERE key_id <> ALL($2) OR previous_key_id <> ALL($2))
-		FROM secrets`, newest, known).Scan(&use.Secrets, &use.Old, &use.Unknown)
+			count(*) FILTER (WHERE key_id <> ALL($2) OR previous_key_id <> ALL($2) AND previous_until > now()),
+			ARRAY(SELECT k FROM (SELECT key_id FROM secrets
+				UNION SELECT previous_key_id FROM secrets WHERE previous_until > now()) AS used(k)
+				WHERE k <> ALL($2) ORDER BY k)
+		FROM secrets`, newest, known).Scan(&use.Secrets, &use.Old, &use.Unknown, &use.Lacking)
 	if err != nil {
 		return use, fmt.Errorf("count the keys of secrets: %w", err)
 	}
+	v.lacking.Store(&use.Lacking)
 	return use, nil
+}
+
+// Lacking returns the ids of the keys that secrets were under and this process did not have when KeyUse last looked.
+func (v *Vault) Lacking() []string {
+	if v == nil {
+		return []string{}
+	}
+	if found := v.lacking.Load(); found != nil {
+		return *found
+	}
+	return []string{}
+}
+
+// SecretsUnder counts the secrets of an org that are under each of some keys.
+func SecretsUnder(ctx context.Context, tx pgx.Tx, org uuid.UUID, keys []string) (map[string]int64, error) {
+	found := map[string]int64{}
+	if len(keys) == 0 {
+		return found, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT k, count(*) FROM secrets s JOIN unnest($2::text[]) AS k
+			ON k = s.key_id OR k = s.previous_key_id AND s.previous_until > now()
+		WHERE s.org_id = $1 GROUP BY k`, org, keys)
+	if err != nil {
+		return nil, fmt.Errorf("count the secrets under some keys: %w", err)
+	}
+	var key string
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&key, &count}, func() error { found[key] = count; return nil })
+	return found, err
 }

@@ -131,7 +131,9 @@ func TestRotateKeys(t *testing.T) {
 	w.setSecret(t, w.vault(t, lost), w.admin(), "unreadable", "gone", 0)
 	use, err := both.KeyUse(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, authz.KeyUse{Secrets: secrets + 1, Old: secrets + 1, Unknown: 1}, use)
+	require.Len(t, use.Lacking, 1)
+	require.Equal(t, use.Lacking, both.Lacking())
+	require.Equal(t, authz.KeyUse{Secrets: secrets + 1, Old: secrets + 1, Unknown: 1, Lacking: use.Lacking}, use)
 
 	var sets sync.WaitGroup
 	sets.Go(func() {
@@ -173,7 +175,7 @@ func TestRotateKeys(t *testing.T) {
 	}
 	use, err = after.KeyUse(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, authz.KeyUse{Secrets: secrets + 1, Old: 1, Unknown: 1}, use)
+	require.Equal(t, authz.KeyUse{Secrets: secrets + 1, Old: 1, Unknown: 1, Lacking: both.Lacking()}, use)
 	list, err := after.ListSecrets(t.Context(), w.admin(), rest.PageInput{Limit: 200})
 	require.NoError(t, err)
 	for _, s := range list.Items {

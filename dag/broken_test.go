@@ -46,6 +46,14 @@ func golden(t *testing.T, file, got string) {
 	require.Equal(t, string(want), got)
 }
 
+// An empty word of a list is told which words there are.
+func TestAnEmptyWordOfAList(t *testing.T) {
+	t.Parallel()
+	_, problems := Parse(File{Name: "dag.yaml", Text: []byte("name: a\njobs:\n  - name: a\n    operator: sql\n" +
+		"    partition_by: { time: \"\" }\n    config: { query: SELECT 1 }\n")}, testCatalog())
+	require.Contains(t, problems.Error(), "dag.yaml:5:27: `time` is empty (use minute, hour, day, week, month, ")
+}
+
 func TestProblemForms(t *testing.T) {
 	t.Parallel()
 	_, problems := Parse(File{Name: "dag.yaml", Text: []byte("name: a\njbs: []\njobs: []\n")}, testCatalog())

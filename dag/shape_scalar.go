@@ -49,12 +49,9 @@ func (s textShape) checkText(n *yaml.Node, label string, c *checker) {
 	count := utf8.RuneCountInString(n.Value)
 	switch {
 	case n.Value == "":
-		c.node(n, CodeValue, "%s is empty", label)
+		s.suggest(c.node(n, CodeValue, "%s is empty", label), n.Value)
 	case s.enum != nil && !slices.Contains(s.enum, n.Value):
-		p := c.node(n, CodeValue, "%s cannot be %q", label, n.Value)
-		if p.Suggestion = s.insteadOf(n.Value); p.Suggestion == "" {
-			p.nearest(n.Value, s.enum)
-		}
+		s.suggest(c.node(n, CodeValue, "%s cannot be %q", label, n.Value), n.Value)
 	case s.longest > 0 && count > s.longest:
 		c.node(n, CodeLimit, "%s has %d characters; at most %d are allowed", label, count, s.longest)
 	case s.breaks(n.Value):
@@ -63,6 +60,13 @@ func (s textShape) checkText(n *yaml.Node, label string, c *checker) {
 		if err := s.valid(n.Value); err != nil {
 			c.node(n, CodeValue, "%s cannot be %q: %s", label, n.Value, err)
 		}
+	}
+}
+
+// suggest adds to a problem what to write instead of a text that is not in enum.
+func (s textShape) suggest(p *Problem, text string) {
+	if p.Suggestion = s.insteadOf(text); p.Suggestion == "" {
+		p.nearest(text, s.enum)
 	}
 }
 

@@ -193,7 +193,7 @@ func (d *Dispatcher) handBackUnanswered(ctx context.Context, worker string, now 
 }
 
 // leaseTaken pins the inputs of tasks that were taken from the ready set, and leases the tasks. It cancels those that
-// have nothing to do, and marks and puts aside those that run on no authority any more.
+// have nothing to do, and marks and puts aside those that may not run, or not here.
 func (d *Dispatcher) leaseTaken(
 	ctx context.Context, tx pgx.Tx, taken []tasks.Taken, by Holder, now time.Time,
 ) ([]Claimed, error) {
@@ -205,7 +205,7 @@ func (d *Dispatcher) leaseTaken(
 	if err != nil {
 		return nil, err
 	}
-	taken, err = d.authorized(ctx, tx, taken, func(c tasks.Taken) *registry.Job { return acting[c.Origin].Job }, now)
+	taken, err = d.runnable(ctx, tx, taken, func(c tasks.Taken) *registry.Job { return acting[c.Origin].Job }, now)
 	if err != nil {
 		return nil, err
 	}
@@ -232,9 +232,10 @@ func (d *Dispatcher) leaseTaken(
 	return d.lease(ctx, tx, leased, nil, by, now)
 }
 
-// authorized puts aside the tasks of jobs that read what those may not read any more on whose authority their versions
-// run, and returns the others. The authority's review takes them back once somebody answers for them.
-func (d *Dispatcher) authorized(ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
+// runnable puts aside the tasks of jobs that read what those may not read any more on whose authority their versions
+// run, and those whose partitions this server does not know, and returns the others. The authority's review takes the
+// former back once somebody answers for them; the latter are offered to all servers again after a while.
+func (d *Dispatcher) runnable(ctx context.Context, tx pgx.Tx, taken []tasks.Taken,
 	jobOf func(tasks.Taken) *registry.Job, now time.Time) ([]tasks.Taken, error) {
 	var jobs []*registry.Job
 	for _, c := range taken {
@@ -243,20 +244,73 @@ func (d *Dispatcher) authorized(ctx context.Context, tx pgx.Tx, taken []tasks.Ta
 		}
 	}
 	lost, err := d.Registry.LostAuthorityOf(ctx, tx, jobs)
-	if err != nil || len(lost) == 0 {
-		return taken, err
+	if err != nil {
+		return nil, err
 	}
 
-	var kept, aside []tasks.Taken
+	var kept, aside, unknown []tasks.Taken
 	for i, c := range taken {
-		if job := jobOf(c); job != nil && lost[job.ID].Jobs != nil {
+		job := jobOf(c)
+		switch {
+		case job == nil:
+			kept = append(kept, c)
+		case lost[job.ID].Jobs != nil:
 			taken[i].Aside = true
 			aside = append(aside, c)
-			continue
+		default:
+			if err := knows(job, c); err != nil {
+				taken[i].Aside, c.Unknown = true, err.Error()
+				unknown = append(unknown, c)
+				continue
+			}
+			kept = append(kept, c)
 		}
-		kept = append(kept, c)
 	}
-	return kept, d.Tasks.PutAside(ctx, tx, aside, tasks.OfAuthority, now)
+
+	if len(aside) > 0 {
+		if err := d.Tasks.PutAside(ctx, tx, aside, tasks.OfAuthority, now); err != nil {
+			return nil, err
+		}
+	}
+	if len(unknown) > 0 {
+		return kept, d.leaveToOthers(ctx, tx, unknown, now)
+	}
+	return kept, nil
+}
+
+// unknownAgain is how long a task waits whose partition the server does not know that took it.
+const unknownAgain = time.Minute
+
+// leaveToOthers puts aside tasks whose partitions this server does not know: a newer one wrote them, as while servers
+// are replaced.
+func (d *Dispatcher) leaveToOthers(ctx context.Context, tx pgx.Tx, unknown []tasks.Taken, now time.Time) error {
+	pg.AfterCommit(ctx, func() {
+		d.Log.Warn("left tasks to other servers: this one does not know their partitions", "tasks", len(unknown),
+			"first", unknown[0].Task, "error", unknown[0].Unknown)
+	})
+	return d.Tasks.LeaveToOthers(ctx, tx, unknown, now.Add(unknownAgain), now)
+}
+
+// knows returns an error if this server cannot tell which partition a task makes or checks. It is pure.
+func knows(job *registry.Job, c tasks.Taken) error {
+	by := job.Def.PartitionBy
+	if by.Kind != dag.ByTime {
+		return nil
+	}
+
+	if c.Kind == tasks.KindCheck {
+		var check CheckPayload
+		if err := json.Unmarshal(c.Payload, &check); err != nil {
+			return fmt.Errorf("payload of the check: %w", err)
+		}
+		_, _, err := by.Bounds(check.Partition)
+		return err
+	}
+	if len(c.Partitions) == 0 || job.Def.Splits() {
+		return nil
+	}
+	_, _, err := by.Bounds(c.Partitions[0])
+	return err
 }
 
 // pin returns the input revisions that each task is to read, and the tasks that have become obsolete, with the reasons.

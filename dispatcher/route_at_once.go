@@ -237,7 +237,7 @@ func (n *nextClaim) claim(
 		}
 		n.Taken = 1
 		taken[0].Job, taken[0].Pins = n.task.Job, n.task.Pins
-		taken, err = d.authorized(ctx, tx, taken, func(c tasks.Taken) *registry.Job { return c.Job }, now)
+		taken, err = d.runnable(ctx, tx, taken, func(c tasks.Taken) *registry.Job { return c.Job }, now)
 		if err != nil {
 			return nil, err
 		}

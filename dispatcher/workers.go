@@ -61,12 +61,13 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 
 	_, err = d.Pool.Exec(ctx, `
 		INSERT INTO workers (
-			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at, unfit)
-		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8, NULLIF($9, ''))
+			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at, unfit,
+			lacks_keys)
+		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8, NULLIF($9, ''), $10)
 		ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat,
-			drained_at = EXCLUDED.drained_at, unfit = EXCLUDED.unfit`,
+			drained_at = EXCLUDED.drained_at, unfit = EXCLUDED.unfit, lacks_keys = EXCLUDED.lacks_keys`,
 		d.WorkerID, host, now, d.PoolSize, d.Version, d.InProcessRuntimes(), d.Operators.Names(), drained,
-		d.Health.Reason())
+		d.Health.Reason(), d.Vault.Lacking())
 	if err != nil {
 		return fmt.Errorf("register worker %s: %w", d.WorkerID, err)
 	}
@@ -91,10 +92,10 @@ func (d *Dispatcher) HeartbeatWorker(ctx context.Context, now time.Time) (more b
 	var drained bool
 	err = d.Pool.QueryRow(ctx, `
 		UPDATE workers w SET last_heartbeat = $2, current_tasks = $3, is_leader = l.expires_at IS NOT NULL,
-			leader_until = l.expires_at, unfit = NULLIF($4, '')
+			leader_until = l.expires_at, unfit = NULLIF($4, ''), lacks_keys = $5
 		FROM (SELECT) AS one LEFT JOIN river_leader l ON l.leader_id = $1 AND l.expires_at > $2
 		WHERE w.id = $1 AND w.token = '' RETURNING w.drained_at IS NOT NULL`,
-		d.WorkerID, now, len(d.slots), d.Health.Reason()).Scan(&drained)
+		d.WorkerID, now, len(d.slots), d.Health.Reason(), d.Vault.Lacking()).Scan(&drained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, d.Register(ctx)
@@ -166,6 +167,29 @@ func (d *Dispatcher) Workers(
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
 	return workers, nil
+}
+
+// Troubled is a live server that takes no tasks, or lacks keys of secrets.
+type Troubled struct {
+	ID    string
+	Unfit string   // why it takes no tasks; empty: it takes them
+	Lacks []string // the ids of the keys
+}
+
+// TroubledServers lists the live servers that lack something, by id.
+func TroubledServers(ctx context.Context, tx pgx.Tx, now time.Time) ([]Troubled, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT id, coalesce(unfit, ''), lacks_keys FROM workers
+		WHERE token = '' AND last_heartbeat > $1 AND replaced_at IS NULL AND (unfit IS NOT NULL OR lacks_keys <> '{}')
+		ORDER BY id`, now.Add(-tasks.WorkerDeadAfter))
+	if err != nil {
+		return nil, fmt.Errorf("list servers that lack something: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Troubled])
+	if err != nil {
+		return nil, fmt.Errorf("list servers that lack something: %w", err)
+	}
+	return found, nil
 }
 
 // Drain asks a process to finish its tasks and to claim no more. token is the name of its worker token; it may be empty

@@ -154,6 +154,36 @@ func TestANewerDatabaseServesAnOlderServer(t *testing.T) {
 	require.Empty(t, ahead)
 }
 
+// A newer migration may give requests fewer rights than this program would, to its own tables and to others. That is
+// for the newer program to judge: this one serves, and gives no right back.
+func TestANewerDatabaseJudgesItsOwnRights(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	pool := open(t, url)
+	_, err := pool.Exec(t.Context(), `
+		INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true);
+		CREATE TABLE shown_only (org_id UUID NOT NULL, n INT);
+		ALTER TABLE shown_only ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY its_own ON shown_only TO dagctl_app USING (n > 0);
+		GRANT SELECT ON shown_only TO dagctl_app;
+		REVOKE INSERT ON events FROM dagctl_app`, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	require.Empty(t, mustLacks(t, pool, ""))
+
+	rights := roleRights(t, pool)
+	require.NoError(t, migrations.Up(t.Context(), url))
+	require.Equal(t, rights, roleRights(t, pool))
+
+	_, err = pool.Exec(t.Context(), `REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dagctl_app`)
+	require.NoError(t, err)
+	require.Contains(t, migrations.Describe(mustLacks(t, pool, "")),
+		"requests have no rights to the tables of a newer dagctl, which only its own `dagctl migrate` can give them")
+	_, err = pool.Exec(t.Context(), `DELETE FROM schema_migrations WHERE version_id = 9999`)
+	require.NoError(t, err)
+	require.NoError(t, migrations.Up(t.Context(), url))
+	require.Empty(t, mustLacks(t, pool, ""))
+}
+
 // Tenant data without a policy would be open to every org's requests.
 func TestEveryTableWithAnOrgHasRowLevelSecurity(t *testing.T) {
 	t.Parallel()

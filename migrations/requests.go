@@ -32,20 +32,23 @@ const (
 		'usage_dag_days'`
 	// hiddenColumns are what requests may write and not read.
 	hiddenColumns = `('secrets', 'ciphertext')`
+	// closedFunctions are not for everybody, as functions are by default; requests may run those that are true.
+	closedFunctions = `('hidden_externals', true), ('keep_hidden', false), ('note_reading_change', false)`
 	// outlines is the pattern of the names of views that requests may read and that run with the owner's rights.
 	outlines = `'%\_outlines'`
 )
 
 // lacks finds what the login $1 lacks, in the order in which it can be mended: what is missing of a role that does not
-// exist shows itself once the role is there. $2: the role is dagctl's to change, and not the config's. It reads the
-// catalogue only.
+// exist shows itself once the role is there. $2: the role is dagctl's to change, and not the config's. $3: the schema
+// is newer than this program, whose rules for tables do not hold then: a later migration may give fewer rights to its
+// own tables, and take some away from others. It reads the catalogue only.
 const lacks = `
 WITH app AS (SELECT oid FROM pg_roles WHERE rolname = 'dagctl_app'),
 login AS (SELECT * FROM pg_roles WHERE rolname = $1),
 tenants AS ( -- tables that hold rows of orgs
 	SELECT c.oid, c.relname, c.relrowsecurity, CASE c.relname WHEN 'orgs' THEN 'id' ELSE 'org_id' END AS org
 	FROM pg_class c
-	WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
+	WHERE NOT $3 AND c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
 	  AND (c.relname = 'orgs' OR EXISTS (
 		SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'org_id' AND NOT a.attisdropped))),
 rights AS (
@@ -58,9 +61,13 @@ rights AS (
 		ELSE ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE'] END) AS r("right")
 	UNION ALL
 	SELECT c.oid, c.relname, 'SELECT' FROM pg_class c
-	WHERE c.relnamespace = current_schema()::regnamespace
+	WHERE NOT $3 AND c.relnamespace = current_schema()::regnamespace
 	  AND (c.relname IN (` + readByRequests + `) AND c.relkind = 'r' AND c.relname <> 'orgs'
-	    OR c.relkind = 'v' AND ('security_invoker=true' = ANY (c.reloptions) OR c.relname LIKE ` + outlines + `)))
+	    OR c.relkind = 'v' AND ('security_invoker=true' = ANY (c.reloptions) OR c.relname LIKE ` + outlines + `))),
+closed AS (
+	SELECT p.oid, p.proname, f.granted FROM (VALUES ` + closedFunctions + `) AS f(name, granted)
+	JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = current_schema()::regnamespace
+	WHERE NOT $3)
 
 SELECT 1 AS step, 'the role dagctl_app does not exist' AS what, 'CREATE ROLE dagctl_app NOLOGIN NOINHERIT' AS mend
 WHERE NOT EXISTS (SELECT FROM app)
@@ -104,6 +111,10 @@ SELECT 4, format('requests may not connect to the database %s', current_database
 	format('GRANT CONNECT ON DATABASE %I TO dagctl_app', current_database())
 FROM app WHERE NOT has_database_privilege(app.oid, current_database(), 'CONNECT')
 UNION ALL
+SELECT 4, 'requests have no rights to the tables of a newer dagctl, which only its own ` +
+	"`dagctl migrate`" + ` can give them', ''
+FROM app WHERE $3 AND NOT has_table_privilege(app.oid, 'orgs', 'SELECT')
+UNION ALL
 SELECT 4, format('the table %s has no row-level security', relname),
 	format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', relname)
 FROM tenants WHERE NOT relrowsecurity
@@ -130,6 +141,14 @@ WHERE t.relname IN (SELECT h.t FROM (VALUES ` + hiddenColumns + `) AS h(t, c))
   AND (t.relname, a.attname) NOT IN (VALUES ` + hiddenColumns + `)
   AND NOT has_column_privilege(app.oid, t.oid, a.attnum, 'SELECT')
 UNION ALL
+SELECT 4, format('everybody may run the function %s', p.proname),
+	format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)
+FROM closed p WHERE has_function_privilege('public', p.oid, 'EXECUTE')
+UNION ALL
+SELECT 4, format('requests may not run the function %s', p.proname),
+	format('GRANT EXECUTE ON FUNCTION %s TO dagctl_app', p.oid::regprocedure)
+FROM closed p, app WHERE p.granted AND NOT has_function_privilege(app.oid, p.oid, 'EXECUTE')
+UNION ALL
 SELECT 4, format('requests may not use the sequence %s', c.relname),
 	format('GRANT USAGE ON SEQUENCE %I TO dagctl_app', c.relname)
 FROM app, pg_class c
@@ -148,11 +167,16 @@ func Lacks(ctx context.Context, pool *pgxpool.Pool, requestsURL string) ([]Lack,
 }
 
 func lacksOf(ctx context.Context, pool *pgxpool.Pool, login pg.Login) ([]Lack, error) {
-	rows, _ := pool.Query(ctx, lacks, login.Name, !login.Given) // the rows have its error
+	ahead, err := Ahead(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+
+	rows, _ := pool.Query(ctx, lacks, login.Name, !login.Given, len(ahead) > 0) // the rows have its error
 	var step int
 	var l Lack
 	var all []Lack
-	_, err := pgx.ForEachRow(rows, []any{&step, &l.What, &l.Mend}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&step, &l.What, &l.Mend}, func() error {
 		all = append(all, l)
 		return nil
 	})

@@ -104,6 +104,10 @@ func roleRights(t *testing.T, pool *pgxpool.Pool) []string {
 		SELECT concat_ws(' ', p.polrelid::regclass, p.polname, pg_get_expr(p.polqual, p.polrelid),
 			'check', coalesce(pg_get_expr(p.polwithcheck, p.polrelid), pg_get_expr(p.polqual, p.polrelid)))
 		FROM pg_policy p JOIN pg_roles r ON r.oid = ANY (p.polroles) WHERE r.rolname = 'dagctl_app'
+		UNION ALL
+		SELECT concat_ws(' ', p.proname, 'runs', has_function_privilege('dagctl_app', p.oid, 'EXECUTE'), 'everybody',
+			has_function_privilege('public', p.oid, 'EXECUTE'))
+		FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
 		ORDER BY 1`)
 	require.NoError(t, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -176,6 +180,8 @@ func TestMigrateMendsTheLoginOfRequests(t *testing.T) {
 		{`DROP POLICY one_org ON events`, "the table events has no policy"},
 		{`DROP POLICY shown_to_reader ON events`, "the table events shows readers what is hidden from them"},
 		{`REVOKE SELECT ON task_outlines FROM dagctl_app`, "requests may not SELECT task_outlines"},
+		{`GRANT EXECUTE ON FUNCTION hidden_externals TO PUBLIC`, "everybody may run the function hidden_externals"},
+		{`REVOKE EXECUTE ON FUNCTION hidden_externals FROM dagctl_app`, "requests may not run the function hidden_ext"},
 		{`ALTER TABLE events DISABLE ROW LEVEL SECURITY`, "the table events has no row-level security"},
 		{`DROP OWNED BY dagctl_app; DROP ROLE dagctl_app, LOGIN_`, "does not exist"},
 	} {

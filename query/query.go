@@ -123,7 +123,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	}
 	columns, rows, err := q.Storage.Preview(ctx, generation, partitions, limit, offset)
 	if err != nil {
-		return Rows{}, lost(dataset.Name, err)
+		return Rows{}, q.lost(ctx, generation, dataset.Name, partition, err)
 	}
 	if len(columns) > 0 {
 		answer.Columns = columns

@@ -247,37 +247,41 @@ func (q *Query) blame(ctx context.Context, r reading, err error) error {
 		}
 		opened, failed := q.Storage.Open(ctx, d.Generation, d.Partitions, "")
 		if failed != nil {
-			return lost(d.Name, failed)
+			return q.lost(ctx, d.Generation, d.Name, "", failed)
 		}
-		if damaged := damagedIn(d.Partitions, opened); damaged != nil {
-			return lost(d.Name, damaged)
+		if key, damaged := damagedIn(d.Partitions, opened); damaged != nil {
+			return q.lost(ctx, d.Generation, d.Name, key, damaged)
 		}
 	}
 	return err
 }
 
-// damagedIn returns an error about the first file that is not as long as it was committed.
-func damagedIn(partitions []storage.Partition, opened [][]string) error {
+// damagedIn returns an error about the first file that is not as long as it was committed, and its partition.
+func damagedIn(partitions []storage.Partition, opened [][]string) (key string, err error) {
 	for i, p := range partitions {
 		for n, path := range opened[i] {
 			info, err := os.Stat(path)
 			if err == nil && info.Size() != p.Files[n].Bytes {
-				return fault.New(fault.NotFound, "file %s of partition %q is damaged: it has %d bytes, not %d",
+				return p.Key, fault.New(fault.NotFound, "file %s of partition %q is damaged: it has %d bytes, not %d",
 					p.Files[n].Path, p.Key, info.Size(), p.Files[n].Bytes)
 			}
 		}
 	}
-	return nil
+	return "", nil
 }
 
-// lost tells that files of a dataset are gone or damaged from that there is no such dataset.
-func lost(dataset string, err error) error {
+// lost tells that files of a dataset are gone or damaged from that there is no such dataset. An empty key means that it
+// is not known which partition lacks them.
+func (q *Query) lost(ctx context.Context, g storage.Generation, dataset, key string, err error) error {
 	if !fault.Is(err, fault.NotFound) && !engine.Deterministic(err) {
 		return err
 	}
+	remake, failed := q.Registry.Remake(ctx, g, dataset, key)
+	if failed != nil {
+		return failed
+	}
 	return fault.New(fault.Unavailable, "a file of dataset %s cannot be read: %w", dataset, err).
-		WithHint("an admin can restore it, or run `dagctl rematerialize %s`; `dagctl doctor --verify-files` finds all "+
-			"that is lost", dataset)
+		WithHint("an admin can restore it, or %s; `dagctl doctor --verify-files` finds all that is lost", remake)
 }
 
 // missing says that there is no dataset at a moment, or none that the caller may read.
@@ -322,7 +326,7 @@ func (q *Query) open(
 		}
 		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, own)
 		if err != nil {
-			return nil, lost(d.Name, fmt.Errorf("open dataset %s: %w", d.Name, err))
+			return nil, q.lost(ctx, d.Generation, d.Name, "", fmt.Errorf("open dataset %s: %w", d.Name, err))
 		}
 		files, err := g.In(slices.Concat(opened...)...)
 		if err != nil {

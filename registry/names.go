@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -86,6 +87,24 @@ func (r *Registry) DatasetByName(ctx context.Context, tx pgx.Tx, caller authz.Ca
 	one := []Dataset{found}
 	err = MarkLate(ctx, tx, caller.OrgID, one, now)
 	return one[0], err
+}
+
+// NamedInBuild returns the present name of the dataset that the newest version which does not serve yet publishes under
+// a name; an empty text if there is none.
+func NamedInBuild(ctx context.Context, tx pgx.Tx, org uuid.UUID, name string) (present string, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT d.name FROM dag_versions v
+		JOIN dag_version_datasets p ON p.dag_version_id = v.id AND p.published_name = $2
+		JOIN datasets d ON d.id = p.dataset_uuid AND d.deleted_at IS NULL
+		WHERE v.org_id = $1 AND v.status IN ('Building', 'Ready', 'Failed')
+		ORDER BY v.created_at DESC, v.id LIMIT 1`, org, name).Scan(&present)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("who is to publish %s: %w", name, err)
+	}
+	return present, nil
 }
 
 // NamesIn returns the number of a version, and what datasets are called while it serves: those that are not its own by

@@ -1,9 +1,11 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
@@ -22,11 +25,13 @@ import (
 type LostRevision struct {
 	Dataset  string    `json:"dataset"`
 	DAG      string    `json:"dag"`
+	Job      string    `json:"job"`
 	Version  uuid.UUID `json:"dataset_version"`
 	Served   bool      `json:"served" doc:"Readers see this dataset version now"`
 	Key      string    `json:"partition"`
 	Revision int64     `json:"revision"`
 	Problem  string    `json:"problem"`
+	Remedy   string    `json:"remedy,omitempty" doc:"What makes a served partition again, where no copy of its file is left"`
 }
 
 // RevisionPosition is the end of a page of revisions.
@@ -43,6 +48,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 	limit int) (lost []LostRevision, checked int, next *RevisionPosition, err error) {
 	type row struct {
 		LostRevision
+		source     string // see Remake
 		held       bool
 		generation storage.Generation
 		manifest   storage.Manifest
@@ -51,7 +57,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 	var found []row
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT d.name, d.producer_dag_name, r.dataset_version,
+			SELECT d.name, d.producer_dag_name, d.producer_job_name, `+sourceOf+`, r.dataset_version,
 			       EXISTS (SELECT FROM dataset_pointers p
 			           WHERE p.org_id = r.org_id AND p.dataset_version = r.dataset_version),
 			       r.partition_key, r.revision, r.state = 'Held', r.location, r.files, org_slug(r.org_id),
@@ -69,8 +75,8 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		found, err = pgx.CollectRows(rows, func(rows pgx.CollectableRow) (row, error) {
 			v := row{generation: storage.Generation{OrgID: caller.OrgID}}
 			var store []byte
-			if err := rows.Scan(&v.Dataset, &v.DAG, &v.Version, &v.Served, &v.Key, &v.Revision, &v.held,
-				&v.manifest.Location, &v.manifest.Files,
+			if err := rows.Scan(&v.Dataset, &v.DAG, &v.Job, &v.source, &v.Version, &v.Served, &v.Key, &v.Revision,
+				&v.held, &v.manifest.Location, &v.manifest.Files,
 				&v.generation.OrgSlug, &v.generation.Dataset, &store); err != nil {
 				return v, err
 			}
@@ -90,6 +96,9 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		switch e := check(); {
 		case fault.Is(e, fault.NotFound), fault.Is(e, fault.Invalid):
 			v.Problem = e.Error()
+			if v.Served {
+				v.Remedy = remake(v.Dataset, v.DAG+"/"+v.Job, v.source, v.Key)
+			}
 			lost = append(lost, v.LostRevision)
 		default:
 			err = e
@@ -103,6 +112,47 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		next = &RevisionPosition{found[n-1].Version, found[n-1].Key, found[n-1].Revision}
 	}
 	return lost, len(found), next, nil
+}
+
+// sourceOf is the SQL of the kind of source of the job that makes dataset d now; empty: it has none.
+const sourceOf = `coalesce((
+	SELECT j.source ->> 'kind' FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+	WHERE c.org_id = d.org_id AND c.dag_name = d.producer_dag_name AND j.name = d.producer_job_name), '')`
+
+// Remake says what makes a partition of a generation's dataset again whose file is lost. An empty key stands for any
+// partition.
+func (r *Registry) Remake(ctx context.Context, g storage.Generation, dataset, key string) (says string, err error) {
+	var job, source string
+	err = pg.InOrgTx(ctx, r.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT d.producer_dag_name || '/' || d.producer_job_name, `+sourceOf+`
+			FROM datasets d WHERE d.org_id = $1 AND d.id = $2`, g.OrgID, g.Dataset).Scan(&job, &source)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // it was deleted meanwhile
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("who makes dataset %s: %w", dataset, err)
+	}
+	return remake(dataset, job, source, key), nil
+}
+
+// remake is Remake for a job and the kind of its source. What somebody else has begun, a rebuild cannot begin again. It
+// is pure.
+func remake(dataset, job, source, key string) string {
+	switch source {
+	case "manual":
+		if key == dag.WholeKey {
+			return fmt.Sprintf("run `dagctl run %s`, with the payload that it had, if any", job)
+		}
+		return fmt.Sprintf("run `dagctl run %s --partition %s`, with the payload that it had, if any", job,
+			cmp.Or(key, "KEY"))
+	case "timer":
+		return fmt.Sprintf("let a timer fire for it again: `dagctl timers create %s`", job)
+	case "webhook":
+		return "let its sender deliver it again"
+	}
+	return "run `dagctl rematerialize " + dataset + "`"
 }
 
 func (r *Registry) addVerifyRoute(api *authz.API) {

@@ -1,10 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,12 +56,68 @@ func (s *Storage) Mark(ctx context.Context, id string) (err error) {
 	return nil
 }
 
-// MarkerPlace names the marker, for people.
-func (s *Storage) MarkerPlace() string {
+// nameTag is the name of the object by which a server is known to those that use the same storage. A copy of the marker
+// has the id of the installation, too; it lacks the objects of servers that came after it.
+func nameTag(server string) string { return ".dagctl-server-" + url.PathEscape(server) }
+
+// LeaveName leaves an object of a server's name in the storage.
+func (s *Storage) LeaveName(ctx context.Context, server string) (err error) {
 	if s.s3 != nil {
-		return "s3://" + s.s3.Bucket + "/" + s.s3.key(markerName)
+		key := s.s3.key(nameTag(server))
+		_, err = s.s3.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3.Bucket, Key: &key,
+			Body: bytes.NewReader(probeText)})
+		err = s.s3.failed(ctx, "write", key, err)
+	} else {
+		err = s.files.root.WriteFile(nameTag(server), probeText, 0o640)
 	}
-	return filepath.Join(s.files.root.Name(), markerName)
+	if err != nil {
+		return unusable(err)
+	}
+	return nil
+}
+
+// HasName reports whether a server has left its name in the storage.
+func (s *Storage) HasName(ctx context.Context, server string) (bool, error) {
+	var err error
+	if s.s3 != nil {
+		_, err = s.s3.readSmall(ctx, s.s3.key(nameTag(server)))
+	} else {
+		_, err = s.files.root.Stat(nameTag(server))
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), fault.Is(err, fault.NotFound):
+		return false, nil
+	case err != nil:
+		return false, unusable(err)
+	}
+	return true, nil
+}
+
+// RemoveName removes the name of a server that is no more.
+func (s *Storage) RemoveName(ctx context.Context, server string) error {
+	if s.s3 != nil {
+		key := s.s3.key(nameTag(server))
+		_, err := s.s3.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.s3.Bucket, Key: &key})
+		return s.s3.failed(ctx, "remove", key, err)
+	}
+	err := s.files.root.Remove(nameTag(server))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// MarkerPlace names the marker, for people.
+func (s *Storage) MarkerPlace() string { return s.place(markerName) }
+
+// NamePlace names the object that a server leaves, for people.
+func (s *Storage) NamePlace(server string) string { return s.place(nameTag(server)) }
+
+func (s *Storage) place(name string) string {
+	if s.s3 != nil {
+		return "s3://" + s.s3.Bucket + "/" + s.s3.key(name)
+	}
+	return filepath.Join(s.files.root.Name(), name)
 }
 
 // mark writes the marker whole or not at all.

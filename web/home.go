@@ -44,6 +44,8 @@ var sorts = map[attention.Kind]struct{ says, class, help string }{
 	attention.BuildFailed:  {"Build failed", "failed", "Look at the version"},
 	attention.Blocked:      {"Blocked", "failed", "Why"},
 	attention.SourceError:  {"Source in error", "failed", "Look at the source"},
+	attention.ServerUnfit:  {"Server idle", "failed", "Workers"},
+	attention.KeyMissing:   {"Key missing", "failed", "Secrets"},
 	attention.NoWorker:     {"No worker", "failed", "Workers"},
 	attention.Late:         {"Late", "failed", "Why"},
 	attention.Withheld:     {"Withheld", "running", "Decide"},
@@ -81,8 +83,10 @@ func needOf(i attention.Item) need {
 		if i.Dataset != "" {
 			n.Helper += "#withheld"
 		}
-	case attention.NoWorker:
+	case attention.NoWorker, attention.ServerUnfit:
 		n.Helper = "/workers"
+	case attention.KeyMissing:
+		n.Helper = "/secrets"
 	case attention.Late:
 		n.Helper += "#why"
 	case attention.Backpressure:

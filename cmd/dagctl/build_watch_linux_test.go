@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -53,6 +54,37 @@ func (w *world) waiting(t *testing.T) (file, pipes string) {
 		require.NoError(t, unix.Mkfifo(filepath.Join(pipes, day), 0o600))
 	}
 	return writeDAG(t, t.TempDir(), "x", strings.ReplaceAll(waitingDAG, "PIPES", pipes)), pipes
+}
+
+// SIGTERM ends the waiting and not the build, and the command says so.
+func TestATerminatedDeployGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file, pipes := w.waiting(t)
+	env := w.env(t, writer)
+	for signal, code := range map[error]int{errTerminated: cli.ExitTerminated, errInterrupted: cli.ExitInterrupted} {
+		ctx, end := context.WithCancelCause(t.Context())
+		var errs firstWrite
+		errs.then = func() {
+			if strings.Contains(errs.String(), "is Building") {
+				end(signal)
+			}
+		}
+		require.Equal(t, code, run(ctx, []string{"deploy", file}, cli.Environment{In: strings.NewReader(""),
+			Out: new(bytes.Buffer), Err: &errs, Getenv: func(name string) string { return env[name] }}), errs.String())
+		require.Contains(t, errs.String(),
+			"The build of waiting v1 goes on without this command: `dagctl status waiting --watch` shows it.")
+		require.NotContains(t, errs.String(), "Error:")
+	}
+
+	named := must(t, env, "why", "gated")
+	require.Contains(t, named, "no version of the DAG serves yet", "it is known by the name that it is to have")
+	require.Contains(t, must(t, env, "tasks", "list", "--job", "waiting/landing"), "waiting/landing")
+	require.Contains(t, dagctl(t, env, "tasks", "list", "--job", "waiting/gated", "--dag", "y").err, "leave --dag out")
+	let(t, pipes, "2026-01-01", "2026-01-02")
+	eventually(t, "it serves", func() (bool, error) {
+		return strings.Contains(dagctl(t, env, "status", "waiting").out, "active v1"), nil
+	})
 }
 
 // let ends the tasks that wait at the pipes of the given days, or will wait there.

@@ -25,8 +25,12 @@ func run(ctx context.Context, args []string, env cli.Environment) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	err = ofArguments(cmd, err)
+
 	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return cli.ExitInterrupted
+	}
+	if errors.Is(context.Cause(ctx), errTerminated) && errors.Is(err, context.Canceled) {
+		return cli.ExitTerminated
 	}
 	if err != nil {
 		if outputOf(args) == "json" {
@@ -48,7 +52,7 @@ edit really changes, and swaps every dataset of the DAG in one transaction.
 Start with ` + "`dagctl init`" + ` and ` + "`dagctl dev`" + `.
 
 Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 aborted, 4 conflict, 5 server or network,
-130 interrupted.`,
+130 interrupted, 143 terminated.`,
 		Version:       cli.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -207,6 +207,33 @@ func TestLostFilesAreNamed(t *testing.T) {
 	read("is missing from the storage", preview, asked, export)
 }
 
+// TestLostFilesOfManualJobs: a rebuild does not begin again what a person began, so people are told to do that.
+func TestLostFilesOfManualJobs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	must(t, env, "deploy", writeDAG(t, t.TempDir(), "hand", handDAG))
+	must(t, env, "run", "hand/note", "--partition", "a", "--watch")
+	require.NoError(t, filepath.WalkDir(w.files, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".parquet") {
+			return os.Remove(path)
+		}
+		return err
+	}))
+
+	again := "run `dagctl run hand/note --partition a`, with the payload that it had, if any"
+	doctor := dagctl(t, env, "doctor", "--verify-files").out
+	require.Contains(t, doctor, "restore the file, or "+again)
+	require.Contains(t, doctor, "restore the file, or run `dagctl rematerialize counted`")
+	require.Contains(t, dagctl(t, env, "datasets", "preview", "notes", "--partition", "a").err, again)
+	require.Contains(t, dagctl(t, env, "query", "FROM notes").err, "run `dagctl run hand/note --partition KEY`")
+	require.Contains(t, dagctl(t, env, "query", "FROM counted").err, "run `dagctl rematerialize counted`")
+
+	must(t, env, "run", "hand/note", "--partition", "a", "--watch")
+	require.Contains(t, dagctl(t, env, "doctor", "--verify-files").out, "no file is missing")
+	require.Contains(t, must(t, env, "query", "FROM counted"), "1")
+}
+
 // TestDoctorVerifiesObjects: doctor finds objects that are missing, and objects of the right size with other content.
 func TestDoctorVerifiesObjects(t *testing.T) {
 	t.Parallel()

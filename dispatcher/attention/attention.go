@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -31,6 +32,8 @@ const (
 	BuildFailed  Kind = "build_failed" // a version that could not be built
 	Blocked      Kind = "blocked"      // a job of which nothing can be made
 	SourceError  Kind = "source_error" // a source that could not be read last
+	ServerUnfit  Kind = "server_unfit" // a server that takes no tasks
+	KeyMissing   Kind = "key_missing"  // a server that lacks the key of some secrets
 	NoWorker     Kind = "no_worker"    // queued tasks that no live worker serves
 	Late         Kind = "late"         // a dataset that lacks data which is due
 	Withheld     Kind = "withheld"     // partitions that readers do not see
@@ -41,12 +44,12 @@ const (
 )
 
 // kinds are the kinds in the order of their urgency.
-var kinds = []Kind{Dead, BuildFailed, Blocked, SourceError, NoWorker, Late, Withheld, BuildWaits, Backpressure, Quota,
-	Paused}
+var kinds = []Kind{Dead, BuildFailed, Blocked, SourceError, ServerUnfit, KeyMissing, NoWorker, Late, Withheld,
+	BuildWaits, Backpressure, Quota, Paused}
 
 // Item is one thing that needs a person.
 type Item struct {
-	Kind      Kind       `json:"kind" enum:"dead,build_failed,blocked,source_error,no_worker,late,withheld,build_waits,backpressure,quota,paused"`
+	Kind      Kind       `json:"kind" enum:"dead,build_failed,blocked,source_error,server_unfit,key_missing,no_worker,late,withheld,build_waits,backpressure,quota,paused"`
 	DAG       string     `json:"dag,omitempty"`
 	Job       string     `json:"job,omitempty"`
 	Jobs      []string   `json:"jobs,omitempty" doc:"dead: DAG/JOB of each, at most ten, where they are several"`
@@ -55,9 +58,10 @@ type Item struct {
 	Partition string     `json:"partition,omitempty"`
 	Runtime   string     `json:"runtime,omitempty"`
 	Quota     string     `json:"quota,omitempty"`
+	Server    string     `json:"server,omitempty" doc:"server_unfit, key_missing: its name among the workers"`
 	Group     string     `json:"error_group,omitempty" doc:"dead: the tasks' errors have this in common"`
 	Owner     string     `json:"owner,omitempty"`
-	Count     int64      `json:"count,omitempty" doc:"Tasks or partitions"`
+	Count     int64      `json:"count,omitempty" doc:"Tasks, partitions or secrets; no_worker: of each need, 10,000 are counted at most"`
 	Retryable int64      `json:"retryable,omitempty" doc:"dead: how many of the tasks a retry fits; the others are of definitions of their jobs that no version runs any more"`
 	Since     *time.Time `json:"since,omitempty"`
 	Text      string     `json:"text" doc:"What is wrong, for people"`
@@ -78,7 +82,7 @@ func (i Item) What() string {
 	case i.Version > 0:
 		return fmt.Sprintf("%s v%d", i.DAG, i.Version)
 	}
-	return cmp.Or(i.DAG, i.Runtime, i.Quota, "the org")
+	return cmp.Or(i.DAG, i.Runtime, i.Quota, i.Server, "the org")
 }
 
 // seen is what was found, as its slices tell it to the caller.
@@ -89,6 +93,8 @@ type seen struct {
 	sources  []views.SourceStatus
 	pauses   []tasks.Pause
 	unserved []tasks.OrgQueue
+	servers  []dispatcher.Troubled
+	secrets  map[string]int64 // of the org, by the keys that servers lack, where the caller may know of them
 	pressure pressure.Pressure
 	usage    []authz.Usage
 	made     registry.Products
@@ -107,7 +113,7 @@ func items(s seen) []Item {
 		}
 	}
 
-	list = append(list, ofRuntimes(s.unserved)...)
+	list = slices.Concat(list, ofServers(s.servers, s.secrets), ofRuntimes(s.unserved))
 	for _, d := range s.late {
 		list = append(list, ofLate(d))
 	}
@@ -135,11 +141,32 @@ func items(s seen) []Item {
 	return list
 }
 
+// ofServers has an item for each server that takes no tasks, and for each key of the org's secrets that one lacks.
+func ofServers(servers []dispatcher.Troubled, secrets map[string]int64) (list []Item) {
+	for _, s := range servers {
+		if s.Unfit != "" {
+			list = append(list, Item{Kind: ServerUnfit, Server: s.ID, Text: "it takes no tasks: " + s.Unfit,
+				Command: "dagctl workers list"})
+		}
+		for _, key := range s.Lacks {
+			if n := secrets[key]; n > 0 {
+				list = append(list, Item{Kind: KeyMissing, Server: s.ID, Count: n,
+					Text: plural.Or(n, "secret is", "secrets are") + " under the key " + key + ", which it does not " +
+						"have: webhooks and tasks that use them fail there",
+					Command: "dagctl secrets list"})
+			}
+		}
+	}
+	return list
+}
+
 // ofRuntimes has one item for each runtime. What exactly its tasks need would tell the handlers of hidden jobs: `why`
 // says it of one task, to those who may know.
 func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
+	more := map[string]bool{}    // whether not all of a runtime's tasks were counted
 	for _, u := range unserved { // in the order of their runtimes
 		oldest := u.Oldest()
+		more[u.Runtime] = more[u.Runtime] || u.Count >= mostQueued
 		if n := len(list); n > 0 && list[n-1].Runtime == u.Runtime {
 			list[n-1].Count += u.Count
 			if oldest.Before(*list[n-1].Since) {
@@ -149,8 +176,12 @@ func ofRuntimes(unserved []tasks.OrgQueue) (list []Item) {
 		}
 		list = append(list, Item{Kind: NoWorker, Runtime: u.Runtime, Count: u.Count, Since: &oldest})
 	}
+
 	for i := range list {
 		list[i].Text = plural.Or(list[i].Count, "queued task", "queued tasks") + " that no live worker can run"
+		if more[list[i].Runtime] {
+			list[i].Text = fmt.Sprintf("%d or more queued tasks that no live worker can run", list[i].Count)
+		}
 		list[i].Command = "dagctl workers list"
 	}
 	return list

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -46,6 +47,9 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"},
 			{DAG: "sales", Job: "logs", LeftOut: "1 file is left out"}},
 		pauses: []tasks.Pause{{DAG: "sales", Job: "load", Actor: "user:ann", Reason: "stock-taking", At: at(6)}},
+		servers: []dispatcher.Troubled{{ID: "h1", Unfit: "the storage is full"},
+			{ID: "h2", Lacks: []string{"k1", "k2"}}},
+		secrets: map[string]int64{"k2": 2},
 		unserved: []tasks.OrgQueue{
 			{Runtime: "poll", Needs: "a", Count: 2, First: madeAt(at(5))},
 			{Runtime: "poll", Needs: "b", Count: 1, First: madeAt(at(4))}},
@@ -75,6 +79,9 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Blocked, "sales/join", "ann", nil, "no common partitions"},
 		{SourceError, "sales/files", "", nil, "no such folder"},
 		{SourceError, "sales/logs", "", nil, "1 file is left out"},
+		{ServerUnfit, "h1", "", nil, "it takes no tasks: the storage is full"},
+		{KeyMissing, "h2", "", nil, "2 secrets are under the key k2, which it does not have: webhooks and tasks that " +
+			"use them fail there"},
 		{NoWorker, "poll", "", since(4), "3 queued tasks that no live worker can run"},
 		{Late, "rates", "", since(1), "it was to be updated by now"},
 		{Late, "daily@2026-10-31", "ann", since(3), "the partition is due, and missing"},
@@ -84,6 +91,15 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Quota, "storage_bytes", "", nil, "5 of 5"},
 		{Paused, "sales/load", "ben", since(6), "paused by user:ann: stock-taking"},
 	}, got)
+}
+
+func TestACountThatEndsIsSaidToGoOn(t *testing.T) {
+	t.Parallel()
+	list := ofRuntimes([]tasks.OrgQueue{
+		{Runtime: "poll", Needs: "a", Count: mostQueued}, {Runtime: "poll", Needs: "b", Count: 2},
+		{Runtime: "sqs", Needs: "a", Count: mostQueued - 1}})
+	require.Equal(t, "10002 or more queued tasks that no live worker can run", list[0].Text)
+	require.Equal(t, "9999 queued tasks that no live worker can run", list[1].Text)
 }
 
 func TestARetryIsOfferedWhereItFits(t *testing.T) {

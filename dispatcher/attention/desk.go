@@ -87,7 +87,19 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 	}
 
 	err = pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) error {
-		s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, clock.Now())
+		if s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, clock.Now()); err != nil {
+			return err
+		}
+		s.servers, err = dispatcher.TroubledServers(ctx, tx, clock.Now())
+		if err != nil || caller.Role != authz.RoleAdmin { // others do not know which secrets there are
+			return err
+		}
+
+		var keys []string
+		for _, server := range s.servers {
+			keys = append(keys, server.Lacks...)
+		}
+		s.secrets, err = authz.SecretsUnder(ctx, tx, caller.OrgID, keys)
 		return err
 	})
 	s.unserved = slices.DeleteFunc(s.unserved, func(q tasks.OrgQueue) bool {

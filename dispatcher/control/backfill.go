@@ -143,8 +143,7 @@ func (ctl *Control) backfillable(
 		all, err = scheduledPartitions(by, req)
 	case job.Def.Source != nil:
 		err = fault.New(fault.Invalid, "the source of %s keeps nothing that could be read again", job.Address()).
-			WithHint("its partitions come from what it is given: a task, a timer or a delivery for each; " +
-				"`first_partition` says from which one on it makes those that it is asked for")
+			WithHint("%s; `first_partition` says from which one on it makes those that it is asked for", givenBy(job))
 	default:
 		all, err = ctl.fedPartitions(ctx, job)
 	}
@@ -155,6 +154,17 @@ func (ctl *Control) backfillable(
 		return !views.Between(by, req.From, req.To, p.Key)
 	})
 	return all, req.refuseMany(int64(len(all)))
+}
+
+// givenBy says what makes the partitions of a source that lists none. It is pure.
+func givenBy(job *registry.Job) string {
+	switch job.Def.Source.Kind {
+	case "manual":
+		return fmt.Sprintf("a person makes each: `dagctl run %s --partition K`", job.Address())
+	case "timer":
+		return fmt.Sprintf("timers make them: `dagctl timers create %s`", job.Address())
+	}
+	return "its partitions come from what it is given: a delivery for each"
 }
 
 // maxBackfill is how many partitions one backfill computes at most: all hours of eleven years. They are listed in

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -140,4 +141,13 @@ func TestBackfillRefuses(t *testing.T) {
 		_, err := w.D.Control.StartBackfill(t.Context(), w.Caller, "letters", req, time.Now())
 		require.ErrorContains(t, err, want)
 	}
+
+	// What nobody lists is made by hand.
+	w.Serve("name: hand\njobs: [{ name: note, operator: hook, source: { kind: manual }, " +
+		"partition_by: { time: day }, config: {} }]\n")
+	_, err := w.D.Control.StartBackfill(t.Context(), w.Caller, "hand",
+		control.BackfillRequest{Job: "note", From: "2024-01-01", To: "2024-01-02"}, time.Now())
+	var f *fault.Error
+	require.ErrorAs(t, err, &f)
+	require.Contains(t, f.Hint, "a person makes each: `dagctl run hand/note --partition K`")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -157,6 +158,30 @@ func TestRangesOfPartitions(t *testing.T) {
 	_, err = w.D.Views.Tasks(t.Context(), w.Caller,
 		views.TaskFilter{TaskSelection: views.TaskSelection{Partition: "..2024-01-03"}, Limit: 100})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+}
+
+// A key that looks like a range is found as itself, where there is one.
+func TestAPartitionThatIsNamedLikeARange(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(dispatchertest.Letters, "{ time: day }", "key"))
+	for _, key := range []string{"a", "aa", "a..b"} {
+		w.Probe.Put("raw", key, "x")
+	}
+	w.Poll()
+	w.Settle()
+	named := func(partition string) (keys []string) {
+		tasks, err := w.D.Views.Tasks(t.Context(), w.Caller, views.TaskFilter{Limit: 100,
+			TaskSelection: views.TaskSelection{Job: "raw", Partition: partition}})
+		require.NoError(t, err)
+		for _, task := range tasks {
+			keys = append(keys, task.Partition)
+		}
+		slices.Sort(keys)
+		return keys
+	}
+	require.Equal(t, []string{"a..b"}, named("a..b"))
+	require.Equal(t, []string{"a", "a..b", "aa"}, named("a..c"))
 }
 
 func TestBulkVerbs(t *testing.T) {

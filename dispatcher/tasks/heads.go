@@ -156,7 +156,8 @@ type Taken struct {
 	Pins []registry.Pin // the revisions to read
 	Idle string         // why it has nothing to do; empty: it has
 
-	Aside bool // it was put aside instead of being leased: see PutAside
+	Unknown string // why this server does not know its partition; empty: it does
+	Aside   bool   // it was put aside instead of being leased: see PutAside and LeaveToOthers
 }
 
 // Here returns the scope of this process for runtimes that it serves.

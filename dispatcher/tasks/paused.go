@@ -64,16 +64,42 @@ func PausesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]Pause, error) {
 const NotPaused = `NOT EXISTS (SELECT FROM pauses p WHERE p.org_id = sources.org_id
 	AND (p.dag_name = '' OR p.dag_name = sources.dag_name AND p.job_name IN ('', sources.job_name)))`
 
-// OfAuthority is the blocker of paused tasks that no pause keeps, but that run on no authority any more.
-const OfAuthority = "authority"
+// OfAuthority is the blocker of paused tasks that no pause keeps, but that run on no authority any more; OfPartition is
+// that of tasks that wait for a server that knows such partitions as theirs.
+const (
+	OfAuthority = "authority"
+	OfPartition = "partition"
+)
 
 // PutAside puts tasks that were taken from the ready set into the waiting set as paused by a blocker, and gives back
 // what they held of limits.
 func (st *Store) PutAside(ctx context.Context, tx pgx.Tx, taken []Taken, blocker string, now time.Time) error {
+	return st.untake(ctx, tx, taken, WaitPaused, blocker, nil, now)
+}
+
+// LeaveToOthers puts tasks that were taken from the ready set into the waiting set until a time, because this server
+// does not know their partitions, and gives back what they held of limits. Unknown says of each why.
+func (st *Store) LeaveToOthers(ctx context.Context, tx pgx.Tx, taken []Taken, until, now time.Time) error {
+	list, reasons := make([]uuid.UUID, len(taken)), make([]string, len(taken))
+	for i, c := range taken {
+		list[i], reasons[i] = c.Task, c.Unknown
+	}
+	_, err := tx.Exec(ctx, `UPDATE tasks t SET state = w.reason FROM unnest($1::uuid[], $2::text[]) AS w(id, reason)
+		WHERE t.id = w.id`, list, reasons)
+	if err != nil {
+		return fmt.Errorf("put %d tasks aside: %w", len(taken), err)
+	}
+	return st.untake(ctx, tx, taken, WaitRunAt, OfPartition, &until, now)
+}
+
+// untake puts tasks that were taken from the ready set into the waiting set.
+func (st *Store) untake(
+	ctx context.Context, tx pgx.Tx, taken []Taken, reason Wait, blocker string, until *time.Time, now time.Time,
+) error {
 	freed := map[Limit]int{}
 	rows := make([]waitRow, len(taken))
 	for i, c := range taken {
-		rows[i] = waitRow{c.Task, c.Org, c.Origin, c.Slot, string(WaitPaused), blocker, nil, c.rank}
+		rows[i] = waitRow{c.Task, c.Org, c.Origin, c.Slot, string(reason), blocker, until, c.rank}
 		AddFreed(freed, c.Org, c.Limits)
 	}
 

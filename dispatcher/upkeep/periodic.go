@@ -92,6 +92,9 @@ func (u *Upkeep) runPeriodic(ctx context.Context) error {
 	}
 }
 
+// OfRiver marks what River's client logs.
+var OfRiver = slog.String("part", "periodic")
+
 // runPeriodicOnce starts River's client, and stops it when ctx ends.
 func (u *Upkeep) runPeriodicOnce(ctx context.Context) error {
 	workers := river.NewWorkers()
@@ -101,7 +104,7 @@ func (u *Upkeep) runPeriodicOnce(ctx context.Context) error {
 	once := &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: removalEvery}}
 	client, err := river.NewClient(riverpgxv5.New(u.pool), &river.Config{
 		ID:      u.workerID,
-		Logger:  slog.New(u.log.Handler().WithAttrs([]slog.Attr{slog.String("part", "periodic")})),
+		Logger:  slog.New(u.log.Handler().WithAttrs([]slog.Attr{OfRiver})),
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2}},
 		Workers: workers,
 		PeriodicJobs: []*river.PeriodicJob{

@@ -189,11 +189,20 @@ func (s TaskSelection) addState(c *conditions) {
 	}
 }
 
-// addPartition adds the condition that tasks make a partition, or one of a range FIRST..LAST.
+// addPartition adds the condition that tasks make a partition, or one of a range FIRST..LAST. A key that there is goes
+// before a range of that name.
 func (vs *Views) addPartition(
 	ctx context.Context, tx pgx.Tx, c *conditions, partition string,
 ) error {
 	from, to, isRange := strings.Cut(partition, "..")
+	if isRange {
+		named, err := isKey(ctx, tx, *c, partition)
+		if err != nil {
+			return err
+		}
+		isRange = !named
+	}
+
 	switch {
 	case isRange:
 		keys, err := vs.partitionsBetween(ctx, tx, *c, from, to)
@@ -205,6 +214,17 @@ func (vs *Views) addPartition(
 		c.add("? = ANY(t.partitions)", partition)
 	}
 	return nil
+}
+
+// isKey reports whether a text is the key of a partition that a task makes which meets the conditions so far.
+func isKey(ctx context.Context, tx pgx.Tx, c conditions, text string) (is bool, err error) {
+	c.args, c.texts = slices.Clone(c.args), slices.Clone(c.texts)
+	c.add("? = ANY(t.partitions)", text)
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM tasks t WHERE `+c.where()+`)`, c.args...).Scan(&is)
+	if err != nil {
+		return false, fmt.Errorf("partition %s: %w", text, err)
+	}
+	return is, nil
 }
 
 // addReadable leaves out the tasks of hidden jobs if the selection looks into tasks. A caller who may not read a task's

@@ -291,6 +291,9 @@ func (y *Explainer) DatasetWhy(ctx context.Context, caller authz.Caller, name st
 // maker returns a dataset and the job that makes it; the job is nil where no shown version makes it.
 func (e *explainer) maker(ctx context.Context, name string, w *Why) (registry.Dataset, *registry.Job, error) {
 	found, err := e.d.registry.DatasetByName(ctx, e.tx, e.caller, name, e.now)
+	if fault.Is(err, fault.NotFound) {
+		found, err = e.toBe(ctx, name, err)
+	}
 	if err != nil {
 		return found, nil, err
 	}
@@ -368,4 +371,22 @@ func (e *explainer) served(ctx context.Context, d registry.Dataset, key string) 
 	}
 	return []Reason{{Code: whyPublished, Dataset: d.Name, Partition: key, Job: d.DAG + "/" + d.Job,
 		Since: &r.Materialized}}, nil
+}
+
+// toBe returns the dataset that gets a name with the first version that publishes it, while that is built or has
+// failed; missing, if there is none that the caller may see.
+func (e *explainer) toBe(ctx context.Context, name string, missing error) (registry.Dataset, error) {
+	present, err := registry.NamedInBuild(ctx, e.tx, e.caller.OrgID, name)
+	if err != nil {
+		return registry.Dataset{}, err
+	}
+	if present == "" {
+		return registry.Dataset{}, missing
+	}
+	found, err := e.d.registry.DatasetByName(ctx, e.tx, e.caller, present, e.now)
+	if fault.Is(err, fault.NotFound) {
+		return registry.Dataset{}, missing
+	}
+	found.Name = name
+	return found, err
 }

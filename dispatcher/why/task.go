@@ -269,6 +269,10 @@ func (e *explainer) waits(ctx context.Context, p placed, job *registry.Job, r *R
 
 		r.Code, r.Until, r.Count, r.Max, r.Error = WhyBackoff, p.available, p.failures, p.maxAttempts, p.err
 	case tasks.WaitRunAt:
+		if p.blocker == tasks.OfPartition {
+			r.Code, r.Until, r.Error = WhyUnknownKey, p.available, p.state
+			return nil
+		}
 		r.Code, r.Until = WhyRunAt, p.available
 		// One of the two times is rounded, the other cut.
 		if p.runAt == nil || p.available == nil || p.available.Sub(*p.runAt).Abs() > time.Millisecond {

@@ -78,6 +78,7 @@ const (
 	WhyHeldBack    Code = "held_back"
 	WhyPaused      Code = "paused"
 	WhyNoAuthority Code = "no_authority"
+	WhyUnknownKey  Code = "unknown_partition"
 	WhyDead        Code = "dead"
 	WhyRunning     Code = "running"
 	WhyLeaseLost   Code = "lease_lost"
@@ -134,8 +135,8 @@ const (
 // Codes lists every code.
 var Codes = []Code{
 	WhyQueued, WhyNoWorker, WhyStorageAway, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack,
-	WhyRunAt,
-	WhyHeldBack, WhyPaused, WhyNoAuthority, WhyDead, WhyRunning, WhyLeaseLost, WhySilent, WhyCanceling, whyMore,
+	WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost, WhySilent,
+	WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
@@ -240,6 +241,10 @@ var taskWordings = map[Code]wording{
 		}
 		return registry.WhyLost(r.Version, r.Actor) +
 			": whoever may read it can deploy or promote the version again"
+	}},
+	WhyUnknownKey: {"a task", func(r Reason) string {
+		return "a server put it aside that does not know such a partition, as an older one may not; it is offered " +
+			"again to all servers" + at(r.Until) + saying(r.Error)
 	}},
 	WhyDead: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it failed %s and is out of attempts: retry or skip it%s",

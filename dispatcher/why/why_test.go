@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -351,6 +352,27 @@ func TestWhyNotOfPartitionsThatSomebodyDecidedOver(t *testing.T) {
 	require.Equal(t, []string{"no_live_version", "no_live_version/build_failed", "skipped"},
 		dispatchertest.CodesIn(skipped.Reasons))
 	require.Equal(t, "pair/made "+dispatchertest.FirstDay+": somebody skipped it: lost", skipped.Reasons[1].Text)
+}
+
+// During the first build, a dataset is known by the name that it is to have, to those who work on its DAG.
+func TestWhyADatasetOfAFirstBuild(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Deploy(dispatchertest.Pair)
+	found, err := w.D.Why.DatasetWhy(t.Context(), w.Caller, "pair_made", time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "pair_made", found.Dataset)
+	require.Equal(t, why.Code("no_live_version"), found.Reasons[0].Code)
+	require.Equal(t, "pair_made", w.WhyNot("pair_made", dispatchertest.FirstDay).Dataset)
+
+	reader := w.Caller
+	reader.Role, reader.OrgRoles = authz.RoleReader, []string{}
+	_, hidden := w.D.Why.DatasetWhy(t.Context(), reader, "pair_made", time.Now())
+	require.True(t, fault.Is(hidden, fault.NotFound), "%v", hidden)
+	_, missing := w.D.Why.DatasetWhy(t.Context(), w.Caller, "pair_none", time.Now())
+	require.Equal(t, strings.ReplaceAll(missing.Error(), "pair_none", "pair_made"), hidden.Error())
+	w.Settle()
 }
 
 func TestWhyADatasetIsLate(t *testing.T) {

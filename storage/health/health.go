@@ -1,5 +1,6 @@
 // Package health knows whether this process can use its storage, and whether that is the storage of its installation.
-// A storage that is away is a state of the server and no failure of the tasks that meet it. It owns installation.
+// A storage that is away is a state of the server and no failure of the tasks that meet it. It owns installation and
+// storage_servers.
 package health
 
 import (
@@ -32,6 +33,9 @@ type Config struct {
 	Log     *slog.Logger
 	Changed func()        // called after each change of Reason; nil: nobody is told
 	Every   time.Duration // between looks at a storage that cannot be used; default 2 s
+
+	Server   string        // the name of this process, for others that use the storage; empty: there are no others
+	Patience time.Duration // see patience, the default
 }
 
 // Health is the state of a storage. The nil *Health is that of one that is always well.
@@ -43,7 +47,11 @@ type Health struct {
 
 	looking sync.Mutex // one look at a time
 	busy    chan error // gets the end of a probe that is under way; held with looking
-	id      string     // of the installation, once the storage has carried it; for the probe alone
+
+	// for the probe alone
+	id    string          // of the installation, once the storage has carried it
+	met   map[string]bool // the servers whose names were in the storage
+	apart bool            // as in storage_servers
 
 	mu     sync.Mutex
 	reason string // empty: the storage can be used
@@ -59,9 +67,9 @@ func New(c Config) (*Health, error) {
 	if c.Storage == nil || c.Pool == nil {
 		return nil, errors.New("storage health: a storage and a pool are needed")
 	}
-	c.Log, c.Every = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery)
+	c.Log, c.Every, c.Patience = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery), cmp.Or(c.Patience, patience)
 
-	h := &Health{Config: c, reason: notLooked, since: time.Now()}
+	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{}}
 	h.usable = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dagctl_storage_usable",
 		Help: "1 if this server can use its storage, 0 if it takes no tasks because it cannot."}, func() float64 {
 		if h.Reason() == "" {
@@ -99,6 +107,7 @@ func (h *Health) Reason() string {
 
 // Run looks at the storage until ctx ends: often while it cannot be used, and rarely while it can.
 func (h *Health) Run(ctx context.Context) error {
+	defer h.leave()
 	for {
 		every := wellEvery
 		if h.Reason() != "" {
@@ -171,6 +180,9 @@ func (h *Health) look(ctx context.Context) error {
 			err := h.Storage.Probe(ctx)
 			if err == nil {
 				err = h.compare(ctx)
+			}
+			if err == nil {
+				err = h.meet(ctx)
 			}
 			done <- err
 		}()

@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -205,6 +206,86 @@ func TestManyServersMarkOneStorage(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, well)
+}
+
+// join is keep for one of several servers.
+func join(t *testing.T, pool *pgxpool.Pool, c storage.Config, name string) *kept {
+	t.Helper()
+	k := keep(t, pool, c)
+	k.Server, k.Patience = name, time.Nanosecond
+	return k
+}
+
+const apart = "the storage is not the one that another server of this database uses; it may be a copy"
+
+// copied returns a copy of a folder, as cp -a makes it.
+func copied(t *testing.T, root string) string {
+	t.Helper()
+	to := t.TempDir()
+	require.NoError(t, os.CopyFS(to, os.DirFS(root)))
+	return to
+}
+
+// A copy of a folder carries its marker. Of two servers that use one each, the one that came later takes no tasks.
+func TestACopyOfTheFolder(t *testing.T) {
+	t.Parallel()
+	pool, root := database(t), t.TempDir()
+	require.Empty(t, keep(t, pool, storage.Config{Root: root}).Look(t.Context()))
+	before := copied(t, root)
+
+	one, same := join(t, pool, storage.Config{Root: root}, "one"), join(t, pool, storage.Config{Root: root}, "same")
+	require.Empty(t, one.Look(t.Context()))
+	require.Empty(t, same.Look(t.Context()))
+	require.Empty(t, one.Look(t.Context()))
+
+	// The copy was made before the others came: their names are missing.
+	two := join(t, pool, storage.Config{Root: before}, "two")
+	require.Equal(t, apart, two.Look(t.Context()))
+	require.Contains(t, two.log.String(), "give every server the same storage.root")
+	for _, k := range []*kept{one, same, one} {
+		require.Empty(t, k.Look(t.Context()), "who was there before goes on")
+	}
+
+	// The copy was made later: the others miss the name of this one.
+	three := join(t, pool, storage.Config{Root: copied(t, root)}, "three")
+	require.Empty(t, three.Look(t.Context()), "it sees the others, and they have not looked yet")
+	require.Empty(t, one.Look(t.Context()))
+	require.Equal(t, 1, strings.Count(one.log.String(), "server=three"))
+	require.Equal(t, apart, three.Look(t.Context()))
+	require.Empty(t, one.Look(t.Context()))
+	require.Equal(t, 1, strings.Count(one.log.String(), "server=three"), "it is said once")
+
+	// It is mended, and the files are brought together.
+	four := join(t, pool, storage.Config{Root: root}, "four")
+	require.Empty(t, four.Look(t.Context()))
+	require.NoError(t, os.WriteFile(filepath.Join(root, ".dagctl-server-three"), nil, 0o600))
+	require.Empty(t, one.Look(t.Context()))
+	require.Empty(t, three.Look(t.Context()))
+}
+
+// What a server has left is removed at its end, or by others if it was killed.
+func TestNamesOfServersThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	pool, root := database(t), t.TempDir()
+	one, killed := join(t, pool, storage.Config{Root: root}, "one"), join(t, pool, storage.Config{Root: root}, "killed")
+	require.Empty(t, killed.Look(t.Context()))
+	_, err := pool.Exec(t.Context(), `UPDATE storage_servers SET looked_at = now() - interval '2 hours'`)
+	require.NoError(t, err)
+	require.Empty(t, one.Look(t.Context()))
+	require.NoFileExists(t, filepath.Join(root, ".dagctl-server-killed"))
+	require.FileExists(t, filepath.Join(root, ".dagctl-server-one"))
+
+	require.NoError(t, os.Remove(filepath.Join(root, ".dagctl-server-one")))
+	require.Empty(t, one.Look(t.Context()))
+	require.FileExists(t, filepath.Join(root, ".dagctl-server-one"), "somebody had removed it")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, one.Run(ctx), context.Canceled)
+	require.NoFileExists(t, filepath.Join(root, ".dagctl-server-one"))
+	var left int
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM storage_servers`).Scan(&left))
+	require.Zero(t, left)
 }
 
 func TestRunLooksAgain(t *testing.T) {

@@ -20,6 +20,7 @@ const (
 	ExitConflict    = 4
 	ExitServer      = 5
 	ExitInterrupted = 130
+	ExitTerminated  = 143 // by SIGTERM, before it was done
 )
 
 // ErrAborted ends a command that a person did not confirm.

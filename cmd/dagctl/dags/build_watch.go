@@ -296,12 +296,25 @@ func bar(d views.DatasetProgress) string {
 	return "[" + strings.Repeat("#", filled) + strings.Repeat(".", barWidth-filled) + "]"
 }
 
-// waitForVersion shows progress until the version serves or, without activate, is ready.
+// waitForVersion shows progress until the version serves or, without activate, is ready. If ctx ends before, it says
+// that the build goes on.
 func waitForVersion(ctx context.Context, c *cli.CLI, api *cli.Client, v registry.Version, activate bool) (
 	registry.Version, error,
 ) {
 	watch := watchBuild(c)
-	defer watch.end()
+	waited, err := watch.wait(ctx, api, v, activate)
+	watch.end()
+	if err != nil && ctx.Err() != nil && c.Output != "json" {
+		fmt.Fprintf(c.Err, "The build of %s v%d goes on without this command: `dagctl status %s --watch` shows it.\n",
+			v.DAG, v.Number, v.DAG)
+	}
+	return waited, err
+}
+
+// wait is waitForVersion without the last word.
+func (b *buildWatch) wait(
+	ctx context.Context, api *cli.Client, v registry.Version, activate bool,
+) (registry.Version, error) {
 	for {
 		asked := time.Now()
 		var detail views.VersionDetail
@@ -310,7 +323,7 @@ func waitForVersion(ctx context.Context, c *cli.CLI, api *cli.Client, v registry
 		}
 
 		v = detail.Version
-		watch.show(detail, time.Now())
+		b.show(detail, time.Now())
 		switch {
 		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
 			return v, nil

@@ -203,6 +203,10 @@ func showDAG(ctx context.Context, c *cli.CLI, api *cli.Client, name string) erro
 			}
 		}
 		fmt.Fprintln(w)
+		if d.Active != nil && d.Building != nil {
+			fmt.Fprintf(w, "The jobs of v%d, which serves, with their tasks; those of the build are above.\n",
+				d.Active.Number)
+		}
 		t := cli.Table{Style: style, Header: []string{
 			"JOB", "OPERATOR", "RUNTIME", "QUEUED", "RUNNING", "RETRYING", "DEAD", "WITHHELD", "DONE 24H", "PAUSED",
 		}}

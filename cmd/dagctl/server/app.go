@@ -72,6 +72,7 @@ type App struct {
 	refusals   *authz.Refusals
 	sealer     *auditlog.Sealer
 	vault      *authz.Vault
+	keys       *keyWatch
 	signer     *authz.Signer
 	identity   *identity.Identity
 	registry   *registry.Registry
@@ -96,7 +97,7 @@ func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *
 		func() error { return a.openStores(ctx, cfg) },
 		func() error { return cfg.warnOfOrgs(ctx, a.pool, a.log) },
 		func() error { return a.openKeys(ctx, cfg) },
-		func() error { return warnOfKeys(ctx, a.vault, a.log) },
+		func() error { return a.keys.look(ctx) },
 		func() error { return a.newIdentity(cfg) },
 		func() error { return a.newRegistry(cfg, folders) },
 		func() error { return a.newDispatcher(ctx, cfg, folders.Of) },
@@ -134,7 +135,7 @@ func (a *App) openStores(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	a.health, err = health.New(health.Config{Storage: a.storage, Pool: a.pool, Log: a.log,
-		Changed: func() { a.Dispatcher.Wake() }})
+		Server: a.worker, Changed: func() { a.Dispatcher.Wake() }})
 	return err
 }
 
@@ -175,6 +176,7 @@ func (a *App) openKeys(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	a.keys = &keyWatch{vault: a.vault, log: a.log}
 	a.signer, err = cfg.newSigner(ctx)
 	return err
 }
@@ -359,6 +361,8 @@ func (a *App) work(ctx context.Context) error {
 	g.Go(func() error { return a.refusals.Run(working) })
 	g.Go(func() error { return a.sweep(working) })
 	g.Go(func() error { return a.outages.watch(working) })
+	g.Go(func() error { return a.keys.run(working) })
+
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}

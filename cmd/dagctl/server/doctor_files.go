@@ -51,7 +51,7 @@ func checkFiles(ctx context.Context, c *cli.CLI) []finding {
 			Hint:   "it is in an earlier dataset version, which readers see only after a rollback",
 		}
 		if l.Served {
-			f.Hint = fmt.Sprintf("restore the file, or run `dagctl rematerialize %s`", l.Dataset)
+			f.Hint = "restore the file, or " + l.Remedy
 		}
 		findings = append(findings, f)
 	}

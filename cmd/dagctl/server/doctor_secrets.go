@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -41,14 +44,55 @@ func checkSecretKeys(ctx context.Context, pool *pgxpool.Pool, keys []string) fin
 	return finding{Check: check, OK: true, Detail: all + " under the newest key; no older key is needed"}
 }
 
-// warnOfKeys logs how many secrets none of the server's keys opens, if there are any: their tasks would fail. The
-// server starts nevertheless, because it does everything else.
-func warnOfKeys(ctx context.Context, vault *authz.Vault, log *slog.Logger) error {
-	use, err := vault.KeyUse(ctx)
-	if err == nil && use.Unknown > 0 {
-		log.Warn("secrets are under a key that this server does not have: tasks that use them fail",
-			"secrets", use.Unknown, "of", use.Secrets,
-			"hint", "add the key to DAGCTL_SECRETS_KEY, or set them again")
+// keyWatch knows which keys of secrets this server lacks: what uses such secrets fails, and webhooks are answered as if
+// they did not exist. The server serves nevertheless, because it does everything else.
+type keyWatch struct {
+	vault *authz.Vault
+	log   *slog.Logger
+	said  []string // the keys that were lacking last
+}
+
+// keysEvery is how often a server looks which keys it lacks.
+const keysEvery = 30 * time.Second
+
+// run looks until ctx ends.
+func (k *keyWatch) run(ctx context.Context) error {
+	tick := time.NewTicker(keysEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			if err := k.look(ctx); err != nil && ctx.Err() == nil {
+				k.log.Error("cannot look which keys of secrets are missing, will go on", "error", err)
+			}
+		}
 	}
-	return err
+}
+
+// look finds the keys that this server lacks, and logs it if they are others than before.
+func (k *keyWatch) look(ctx context.Context) error {
+	use, err := k.vault.KeyUse(ctx)
+	if err != nil || slices.Equal(use.Lacking, k.said) {
+		return err
+	}
+	k.said = use.Lacking
+	if len(use.Lacking) == 0 {
+		k.log.Info("this server has the keys of all secrets again")
+		return nil
+	}
+	k.log.Warn("secrets are under a key that this server does not have: webhooks and tasks that use them fail here",
+		"keys", strings.Join(use.Lacking, ", "), "secrets", use.Unknown, "of", use.Secrets,
+		"hint", "add the key to DAGCTL_SECRETS_KEY, or set them again")
+	return nil
+}
+
+// warnings says what a server lacks that is ready nevertheless.
+func (k *keyWatch) warnings() (list []string) {
+	for _, key := range k.vault.Lacking() {
+		list = append(list, "secrets are under the key "+key+", which this server does not have: webhooks and tasks "+
+			"that use them fail here")
+	}
+	return list
 }

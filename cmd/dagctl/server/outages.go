@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -22,10 +25,22 @@ type outages struct {
 	began  time.Time
 	last   time.Time // when the newest error was met
 	errors int       // since it began
+	ended  time.Time // when the last one was over
 }
 
-// awayReason is the reason of a database that cannot be reached.
-const awayReason = "the database does not answer"
+// The reasons of a database that cannot be used.
+const (
+	awayReason    = "the database does not answer"
+	refusesReason = "the database refuses the login of this server: its password or its role has changed"
+)
+
+// reasonOf returns the reason for which a database gave an error, where all that is known is that it gave one.
+func reasonOf(err error) string {
+	if pg.RefusesLogin(err) {
+		return refusesReason
+	}
+	return awayReason
+}
 
 const (
 	// outagePing is how long a ping may take that tells an outage of the database from others'.
@@ -34,10 +49,12 @@ const (
 	outageLook = time.Second
 	// refusedFor is how long after the last refusal a database counts as one that stores again.
 	refusedFor = 15 * time.Second
+	// trailing is how long after an outage a library may still tell of it.
+	trailing = 15 * time.Second
 )
 
 // logger returns a logger that leaves out what an outage explains.
-func (o *outages) logger() *slog.Logger { return slog.New(quieted{o.log.Handler(), o}) }
+func (o *outages) logger() *slog.Logger { return slog.New(quieted{o.log.Handler(), o, false}) }
 
 // Reason returns why the database cannot be used, or an empty text if it can.
 func (o *outages) Reason() string {
@@ -50,12 +67,37 @@ func (o *outages) Reason() string {
 func (o *outages) explains(ctx context.Context, err error) bool {
 	reason := pg.Refusing(err)
 	if reason == "" {
-		if o.pool == nil || !pg.Away(err) || !o.away(ctx) {
+		if o.pool == nil || !pg.Away(err) && !pg.RefusesLogin(err) {
 			return false // somebody else may be away
 		}
-		reason = awayReason
+		if reason = o.away(ctx); reason == "" {
+			return false
+		}
 	}
+	o.note(reason, err)
+	return true
+}
 
+// explainsText is explains for a library that tells errors of the database as text alone.
+func (o *outages) explainsText(ctx context.Context, text string) bool {
+	o.mu.Lock()
+	over := time.Since(o.ended) < trailing
+	o.mu.Unlock()
+	if over {
+		return true
+	}
+	if o.pool == nil {
+		return false
+	}
+	reason := o.away(ctx)
+	if reason != "" {
+		o.note(reason, errors.New(text))
+	}
+	return reason != ""
+}
+
+// note counts an error that an outage explains, and says so if that is new.
+func (o *outages) note(reason string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -65,20 +107,19 @@ func (o *outages) explains(ctx context.Context, err error) bool {
 	}
 	o.last = now
 	o.errors++
-	return true
 }
 
-// away reports whether the database is known not to answer, or does not answer now.
-func (o *outages) away(ctx context.Context) bool {
-	o.mu.Lock()
-	known := o.reason != ""
-	o.mu.Unlock()
-	if known {
-		return true
+// away returns why the database is known not to be usable, or is not usable now; empty: it answers.
+func (o *outages) away(ctx context.Context) string {
+	if known := o.Reason(); known != "" {
+		return known
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outagePing)
 	defer cancel()
-	return pg.Away(o.pool.Ping(ctx))
+	if err := o.pool.Ping(ctx); pg.Away(err) || pg.RefusesLogin(err) {
+		return reasonOf(err)
+	}
+	return ""
 }
 
 // watch looks for the end of outages until ctx ends.
@@ -109,24 +150,25 @@ func (o *outages) look(ctx context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	if o.reason != awayReason && now.Sub(o.last) < refusedFor {
+	if o.reason != awayReason && o.reason != refusesReason && now.Sub(o.last) < refusedFor {
 		return
 	}
 	o.log.Info("the database works again", "after", now.Sub(o.began).Round(time.Second).String(), "errors", o.errors)
-	o.reason = ""
+	o.reason, o.ended = "", now
 }
 
 // quieted is a handler of log records that leaves out those whose error an outage explains.
 type quieted struct {
 	slog.Handler
 	outages *outages
+	river   bool // the records are River's, which are all about the database, and have errors as text
 }
 
 // Handle implements slog.Handler.
 func (q quieted) Handle(ctx context.Context, r slog.Record) error {
 	var failed error
 	r.Attrs(func(a slog.Attr) bool {
-		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
+		if err, ok := a.Value.Any().(error); ok && (a.Key == "error" || q.river) {
 			failed = err
 		}
 		return failed == nil
@@ -134,15 +176,19 @@ func (q quieted) Handle(ctx context.Context, r slog.Record) error {
 	if failed != nil && q.outages.explains(ctx, failed) {
 		return nil
 	}
+	if q.river && r.Level >= slog.LevelWarn && q.outages.explainsText(ctx, r.Message) {
+		return nil
+	}
 	return q.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
 func (q quieted) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return quieted{q.Handler.WithAttrs(attrs), q.outages}
+	river := q.river || slices.ContainsFunc(attrs, func(a slog.Attr) bool { return a.Equal(upkeep.OfRiver) })
+	return quieted{q.Handler.WithAttrs(attrs), q.outages, river}
 }
 
 // WithGroup implements slog.Handler.
 func (q quieted) WithGroup(name string) slog.Handler {
-	return quieted{q.Handler.WithGroup(name), q.outages}
+	return quieted{q.Handler.WithGroup(name), q.outages, q.river}
 }

@@ -13,10 +13,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/examples/processtest"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/pgdev"
 	"github.com/dagctl/dagctl/internal/testdb"
 )
 
@@ -112,6 +115,84 @@ func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
 	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
 	require.Len(t, lines.with("the database cannot be used"), 1)
 	require.Empty(t, lines.with("level=WARN"), "what the outage explains is not said again")
+	require.Len(t, lines.with("level=ERROR"), 1, "%v", lines.with("level=ERROR"))
+}
+
+// River tells errors as text. In an outage, all that it says is of the outage.
+func TestAnOutageIsSaidOnceForRiver(t *testing.T) {
+	t.Parallel()
+	address := testdb.URL(t)
+	pool, err := pg.Open(t.Context(), address, pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	closed, err := pg.Open(t.Context(), address, pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(closed.Close)
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, down.Close())
+	away := closed.Config()
+	away.ConnConfig.Fallbacks = nil
+	away.ConnConfig.Host, away.ConnConfig.Port = "127.0.0.1", uint16(down.Addr().(*net.TCPAddr).Port)
+	gone, err := pgxpool.NewWithConfig(t.Context(), away)
+	require.NoError(t, err)
+	t.Cleanup(gone.Close)
+
+	lines := new(logLines)
+	o := &outages{log: slog.New(slog.NewTextHandler(lines, nil)), pool: pool}
+	river := slog.New(o.logger().Handler().WithAttrs([]slog.Attr{upkeep.OfRiver}))
+	say := func() {
+		for range 15 {
+			river.Error("Producer: Error fetching jobs", "err", "failed to connect")
+			river.Warn("Elector: Current leader stepping down", "client_id", "a")
+		}
+	}
+	river.Error("Producer: Error fetching jobs", "err", "no such table")
+	require.Len(t, lines.with(""), 1, "the database is well: it is something else")
+
+	o.pool = gone
+	say()
+	require.Len(t, lines.with(""), 2, "%v", lines.with(""))
+	require.Len(t, lines.with("the database cannot be used"), 1)
+	o.pool = pool
+	o.look(t.Context())
+	say()
+	require.Len(t, lines.with(""), 3, "%v", lines.with(""))
+	require.Len(t, lines.with("the database works again"), 1)
+}
+
+// A password that has changed is no database that does not answer.
+func TestADatabaseThatRefusesTheLogin(t *testing.T) {
+	t.Parallel()
+	srv, err := pgdev.Start(t.Context(), pgdev.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Stop(context.Background())) })
+	owner, err := pg.Open(t.Context(), srv.URL(), pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(owner.Close)
+	for _, sql := range []string{`CREATE ROLE its LOGIN SUPERUSER PASSWORD 'first'`, `ALTER ROLE its NOLOGIN`} {
+		_, err = owner.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	c := owner.Config()
+	c.ConnConfig.User, c.ConnConfig.Password = "its", "first"
+	refused, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(refused.Close)
+
+	require.Equal(t, refusesReason, notReady(t.Context(), refused, ""))
+	lines := new(logLines)
+	o := &outages{log: slog.New(slog.NewTextHandler(lines, nil)), pool: refused}
+	for range 3 {
+		o.logger().Error("loop failed, will go on", "error", refused.Ping(t.Context()))
+	}
+	require.Equal(t, refusesReason, o.Reason())
+	require.Len(t, lines.with(""), 1, "%v", lines.with(""))
+
+	_, err = owner.Exec(t.Context(), `ALTER ROLE its LOGIN`)
+	require.NoError(t, err)
+	o.look(t.Context())
+	require.Empty(t, o.Reason())
 }
 
 // A database that stores nothing more is not ready, and says why.

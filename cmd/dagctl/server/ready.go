@@ -3,7 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -22,7 +22,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	pending, err := migrations.Pending(ctx, pool)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case len(pending) > 0:
 		lacks := plural.Of(len(pending), "migration")
 		return "the database lacks " + lacks + "; run `dagctl migrate`, or start with --migrate"
@@ -33,7 +33,7 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 		Scan(&readOnly)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case readOnly:
 		return "the database can only be read: it is a standby, or an operator has made it read-only"
 	}
@@ -41,17 +41,25 @@ func notReady(ctx context.Context, pool *pgxpool.Pool, requestsURL string) strin
 	lacks, err := migrations.Lacks(ctx, pool, requestsURL)
 	switch {
 	case err != nil:
-		return awayReason
+		return reasonOf(err)
 	case len(lacks) > 0:
 		return migrations.Describe(lacks) + "; run `dagctl migrate`, or start with --migrate"
 	}
 	return ""
 }
 
+// healthy is the answer of a server that is alive, or ready.
+type healthy struct {
+	Status   string   `json:"status"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
 // healthz answers that the process is alive.
-func healthz(w http.ResponseWriter, _ *http.Request) {
+func healthz(w http.ResponseWriter, _ *http.Request) { writeHealth(w, nil) }
+
+func writeHealth(w http.ResponseWriter, warnings []string) {
 	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintln(w, `{"status": "ok"}`)
+	_ = json.NewEncoder(w).Encode(healthy{"ok", warnings}) // nobody is there any more if it fails
 }
 
 // readyz answers whether the server can serve requests now, and if not, why.
@@ -64,7 +72,7 @@ func (a *App) readyz(w http.ResponseWriter, r *http.Request, requestsURL string)
 		})
 		return
 	}
-	healthz(w, r)
+	writeHealth(w, a.keys.warnings())
 }
 
 // refusedLogin returns why requests cannot log in, or an empty text: their password may have changed since the start. A

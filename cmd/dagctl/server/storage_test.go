@@ -40,7 +40,10 @@ func TestAServerWithAnotherRootIsNotReady(t *testing.T) {
 	id, err := os.ReadFile(filepath.Join(cfg.Storage.Root, marker))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(other.Storage.Root, marker), id, 0o600))
-	waitUntil(t, "the second server is ready", isReady(t, other.Listen))
+	waitUntil(t, "the marker is there", func() (bool, error) { // the first server finds out in time that it is a copy
+		status, text := ask(t, http.MethodGet, "http://"+other.Listen+"/readyz")
+		return status != 0 && !strings.Contains(text, "wrote to before"), fmt.Errorf("%d %s", status, text)
+	})
 	for _, f := range checkStorage(t.Context(), &other, other.DatabaseURL) {
 		require.True(t, f.OK, f.Detail)
 	}

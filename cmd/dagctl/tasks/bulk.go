@@ -31,7 +31,7 @@ type selectionFlags struct {
 func (s *selectionFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.DAG, "dag", "", "only tasks of this DAG")
-	flags.StringVar(&s.Job, "job", "", "only tasks of this job")
+	flags.StringVar(&s.Job, "job", "", "only tasks of this job: its name, or DAG/JOB")
 	flags.StringVar(&s.Status, "status", "", "only tasks that are Queued, Running, Completed, Failed or Canceled")
 	flags.BoolVar(&s.Dead, "dead", false, "only tasks that have no attempts left and wait for a person")
 	flags.StringVar(&s.Kind, "kind", "",
@@ -58,6 +58,13 @@ var (
 // selection returns the selection of the flags, and reports whether any flag is set.
 func (s *selectionFlags) selection() (sel views.TaskSelection, filters bool, err error) {
 	sel = s.TaskSelection
+	if dag, job, ok := strings.Cut(sel.Job, "/"); ok {
+		if sel.DAG != "" && sel.DAG != dag {
+			return sel, false, fault.New(fault.Invalid, "--job %s is of the DAG %s, and --dag says %s", sel.Job, dag,
+				sel.DAG).WithHint("leave --dag out")
+		}
+		sel.DAG, sel.Job = dag, job
+	}
 	for text, at := range map[*string]*time.Time{&s.after: &sel.CreatedAfter, &s.before: &sel.CreatedBefore} {
 		if *text == "" {
 			continue
