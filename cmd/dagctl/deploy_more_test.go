@@ -54,7 +54,11 @@ func TestDeployOfAFolder(t *testing.T) {
 	writeDAG(t, dir, "c", strings.NewReplacer("doubles", "triples", "doubled", "tripled").Replace(doublesDAG))
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "2 * highest", "2 * nothing", 1))
 	r := dagctl(t, env, "deploy", dir)
-	require.Equal(t, cli.ExitFailed, r.code)
+	require.Contains(t, r.err, `there is no column "nothing"`)
+	require.NotContains(t, r.err, "Deployed", "found before anything is deployed")
+	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "as: highest }", "as: highest }, "+
+		"{ from: { dataset: nothing }, map: latest }", 1))
+	r = dagctl(t, env, "deploy", dir)
 	require.Contains(t, r.err, "Deployed: readings. Failed: doubles. Not tried: triples.")
 	require.Contains(t, r.err, "nothing")
 	require.Equal(t, "v1", activeOf(t, env, "doubles"))
@@ -88,6 +92,16 @@ func TestAFolderIsCheckedAsItIsDeployed(t *testing.T) {
 	require.Equal(t, cli.ExitFailed, r.code)
 	require.Contains(t, r.err, "has several DAGs in it")
 	require.Contains(t, r.err, filepath.Dir(readings))
+
+	// What one publishes is known to the others, whichever is read first.
+	doubles := func(old, new string) string {
+		writeDAG(t, dir, "a", strings.Replace(doublesDAG, old, new, 1))
+		return dagctl(t, nil, "validate", dir).err
+	}
+	require.Contains(t, doubles("2 * highest ", "2 * hihgest "), `there is no column "hihgest"`)
+	require.Contains(t, doubles("2 * highest ", "2 * hihgest "), `did you mean "highest"?`)
+	require.Contains(t, doubles("time: day", "time: hour"), `input "highest" has day partitions`)
+	require.Contains(t, must(t, nil, "validate", filepath.Join(dir, "a")), "is valid", "alone, it knows no other")
 
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "operator: sql", "operator: sqk", 1))
 	require.Contains(t, dagctl(t, nil, "validate", dir).err, filepath.Join(dir, "a", dagfile.FileName)+":4")
