@@ -134,11 +134,11 @@ func TestAFailedBuildIsInspectedAndResumed(t *testing.T) {
 	require.Contains(t, r.err, "nothing to resume: no version of readings has failed")
 	r = dagctl(t, env, "deploy", file)
 	require.Equal(t, cli.ExitFailed, r.code)
-	require.Contains(t, r.err, "not_null(station): 1 rows")
+	require.Contains(t, r.err, "not_null(station): 1 row")
 
 	shown := must(t, env, "datasets", "get", "daily_highest")
 	require.Regexp(t, `WITHHELD +REVISION +STATE +OF +ROWS +MADE +CHECKS\n`, shown)
-	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 rows`, shown,
+	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 row`, shown,
 		"whichever day was first")
 	require.NotContains(t, must(t, w.env(t, reader), "datasets", "get", "daily_highest"), "WITHHELD")
 	require.NotContains(t, must(t, env, "datasets", "preview", "daily_highest", "--version", "candidate"), "harbour")
@@ -156,7 +156,7 @@ func TestAFailedBuildIsInspectedAndResumed(t *testing.T) {
 	// The build fails with its first check, so the other day may never have been computed.
 	second := map[string]string{"2026-01-01": "2026-01-02", "2026-01-02": "2026-01-01"}[first]
 	if !regexp.MustCompile(second + ` +1 +Rejected`).MatchString(must(t, env, "datasets", "get", "daily_highest")) {
-		require.Contains(t, dagctl(t, env, "deploy", file, "--resume").err, "not_null(station): 1 rows")
+		require.Contains(t, dagctl(t, env, "deploy", file, "--resume").err, "not_null(station): 1 row")
 	}
 	accept(second)
 	rows := decode[query.Rows](t, env, "datasets", "preview", "daily_highest", "--version", "candidate",
