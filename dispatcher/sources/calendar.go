@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -137,6 +139,21 @@ func (c calendar) lookBack(all []operators.Unit, e operators.Enumeration) (first
 		}
 	}
 	return max(first-back, 0), nil
+}
+
+// LooksBackAt reports whether a source that is due at a time is asked for a partition that is there.
+func LooksBackAt(ctx context.Context, tx pgx.Tx, job *registry.Job, key string, at time.Time) (bool, error) {
+	c, e := calendar{job: job, due: true}, operators.Enumeration{Now: at}
+	var err error
+	if e.Position, err = positionOf(ctx, tx, job); err != nil {
+		return false, err
+	}
+	all, err := c.Enumerate(ctx, e)
+	if err != nil {
+		return false, nil // there are too many: its next reading fails, and says so
+	}
+	back, err := c.lookBack(all, e)
+	return slices.ContainsFunc(all[back:], func(u operators.Unit) bool { return u.Partition == key }), err
 }
 
 // scheduledFor returns the payload of the task that a schedule makes for a partition, at its end.
