@@ -28,7 +28,11 @@ type Document struct {
 	// not. The type of a column is empty where only its name is known.
 	Columns map[string][][]Column `json:"-"`
 
-	byName map[string]*Job // the elements of Jobs; nil for a document that Parse did not make
+	// Macros are the names of the macros that statements may call, sorted.
+	Macros []string `json:"-"`
+
+	unclear map[string]bool // jobs whose partitioning is not known, since it follows from what is not known here
+	byName  map[string]*Job // the elements of Jobs; nil for a document that Parse did not make
 }
 
 // Job is one node of the DAG.
@@ -387,6 +391,25 @@ type Position struct {
 	File   string
 	Line   int
 	Column int
+}
+
+// Offers returns what other DAGs may know of the datasets that the document publishes, by name: how they are
+// partitioned and the columns that they have, as far as the file tells it. The document may have problems.
+func (d *Document) Offers() (by map[string]Partitioning, columns map[string][]Column) {
+	by, columns = map[string]Partitioning{}, map[string][]Column{}
+	for _, p := range d.Publish {
+		job, ok := d.Job(p.Job)
+		if !ok || p.Output >= len(job.Outputs) {
+			continue
+		}
+		if !d.unclear[job.Name] && !job.PartitionBy.Unit.misspelled() {
+			by[p.Name] = job.PartitionBy
+		}
+		if outputs := d.Columns[job.Name]; p.Output < len(outputs) && outputs[p.Output] != nil {
+			columns[p.Name] = outputs[p.Output]
+		}
+	}
+	return by, columns
 }
 
 // Job returns the named job, and reports whether it exists.

@@ -28,13 +28,18 @@ func (d *decoder) link(doc *Document, nodes []value) (acyclic bool) {
 		d.linkChecks(&doc.Jobs[i], nodes[i])
 	}
 
-	order, acyclic := d.order(doc, edges)
-	if !acyclic {
-		return false // partitionings follow from upstream jobs, so those of a cycle cannot be checked
-	}
 	// Jobs whose partitioning is unknown, because it follows from a dataset whose partitioning is, or because of a
 	// problem that was reported already.
 	unclear := map[string]bool{}
+	doc.unclear = unclear
+
+	order, acyclic := d.order(doc, edges)
+	if !acyclic { // partitionings follow from upstream jobs, so those of a cycle cannot be checked
+		for _, j := range doc.Jobs {
+			unclear[j.Name] = true
+		}
+		return false
+	}
 	for _, i := range order {
 		d.linkPartitions(&doc.Jobs[i], nodes[i], unclear)
 		if !unclear[doc.Jobs[i].Name] {

@@ -113,6 +113,7 @@ func (d *decoder) document(root value, given map[string]string) *Document {
 	doc.Name = root.get("name").text()
 	d.dag = doc.Name
 	d.macros.read(d, root.get("macros"))
+	doc.Macros = d.macros.names
 	doc.Description = root.get("description").text()
 
 	nodes := root.get("jobs").items()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -352,20 +353,17 @@ func recordAhead(
 	ctx context.Context, tx pgx.Tx, t Claimed, check revisionCheck, outcomes []operators.CheckOutcome,
 ) error {
 	results, passed := checkResults(check.checks, outcomes)
-	var result AheadResult
+	named := map[string]dag.Check{}
+	for _, c := range check.checks {
+		named[c.Name] = c
+	}
+	var failed []string
 	for _, r := range results {
-		if r.Outcome == "pass" {
-			continue
-		}
-		if result.Failed != "" {
-			result.Failed += "; "
-		}
-		if result.Failed += r.Name + ": "; r.Error != "" {
-			result.Failed += r.Error
-		} else {
-			result.Failed += fmt.Sprintf("%d rows", r.Failures)
+		if r.Outcome != "pass" {
+			failed = append(failed, r.Name+": "+r.Failed(named[r.Name]))
 		}
 	}
+	result := AheadResult{Failed: strings.Join(failed, "; ")}
 
 	_, err := tx.Exec(ctx, `
 		INSERT INTO task_results (task_id, org_id, payload) VALUES ($1, $2, $3)

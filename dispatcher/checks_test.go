@@ -24,7 +24,7 @@ func TestAFailingCheckFailsTheVersion(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 rows", reason)
+	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 row", reason)
 	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}}, w.Read("checked_good"), "live is untouched")
 	require.Equal(t, map[string][]string{"all": {"2"}}, w.Read("checked_count"))
 	require.Zero(t, w.Count(`SELECT FROM events e JOIN partition_versions p ON p.dataset_version = e.dataset_version

@@ -329,7 +329,7 @@ func TestASampleWithWhatCannotBeStored(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(v.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Contains(t, reason, "short: 1 rows")
+	require.Contains(t, reason, "short: 1 row")
 	require.Equal(t, 1, w.Attempts("good"))
 	require.Contains(t, dispatchertest.Texts(t, w.Pool, `SELECT sample::text FROM check_results`)[0], "ab\ufffd")
 }

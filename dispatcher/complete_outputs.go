@@ -197,16 +197,14 @@ func lockFirstSchemas(ctx context.Context, tx pgx.Tx, batch []*Completing) error
 }
 
 // compareSchemas compares what a program wrote with the columns that other partitions have got since it was sealed, be
-// it by an earlier completion of the same batch. An attempt that lost is done again, and then fits or is refused. One
-// that meets other columns which wait for their checks is tried again until these have decided.
+// it by an earlier completion of the same batch. An attempt that lost is done again, and then fits or is refused, also
+// one without rows, which knew no types. One that meets other columns which wait for their checks is tried again until
+// these have decided.
 func compareSchemas(ctx context.Context, tx pgx.Tx, x *Completing, before []*Completing) error {
 	if !operators.AnyColumns(x.Job.Def.Operator) {
 		return nil
 	}
 	for _, w := range x.Outcome.Written {
-		if w.Manifest.Rows == 0 {
-			continue
-		}
 		moved, err := schemaMoved(ctx, tx, x, w, before)
 		if err != nil {
 			return err

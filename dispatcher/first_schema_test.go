@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,5 +138,77 @@ func TestTheFirstSchemaOfAProgramStands(t *testing.T) {
 				require.Equal(t, []string{"id BIGINT, v VARCHAR"}, schema)
 			}
 		})
+	}
+}
+
+// A program whose CSV file has no rows yet cannot know the types of its columns. Whether it ends before a run with
+// rows, after it or with it, the columns are those of the rows. A table would keep the types: there it publishes
+// nothing.
+func TestAFileWithoutRowsSettlesNoTypes(t *testing.T) {
+	t.Parallel()
+	const program = `request=$(cat)
+cd "$(echo "$request" | sed 's/.*"dir":"\([^"]*\)".*/\1/')"
+echo id,v > a.csv
+case "$request" in *'"key":"RICH"'*) echo 1,9 >> a.csv ;; esac
+`
+	for _, rich := range []string{"2024-01-01", "2024-01-02"} {
+		for name, c := range map[string]struct {
+			steps     [][]int
+			storage   string
+			published int
+		}{
+			"rows first":            {[][]int{{1}, {0}}, "parquet", 2},
+			"rows first in a table": {[][]int{{1}, {0}}, "postgres", 1},
+			"rows last":             {[][]int{{0}, {1}}, "parquet", 2},
+			"rows last in a table":  {[][]int{{0}, {1}}, "postgres", 1},
+			"together":              {[][]int{{0, 1}}, "parquet", 2},
+		} {
+			t.Run(rich+" "+name, func(t *testing.T) {
+				t.Parallel()
+				w := dispatchertest.NewWorld(t)
+				w.Drop("make.sh", strings.Replace(program, "RICH", rich, 1))
+				w.Probe.Put("raw", "2024-01-01", "0")
+				w.Probe.Put("raw", "2024-01-02", "0")
+				w.Deploy(programOf("\n    storage: " + c.storage))
+				w.Advance()
+				claimed := make([]dispatcher.Claimed, 2) // the one without rows first
+				for claimed[0].Job == nil || claimed[1].Job == nil {
+					for _, task := range w.Claim(w.D) {
+						switch {
+						case task.Job.Name != "made":
+							dispatchertest.Execute(t.Context(), w.D, task)
+						case task.Assignment.Partition.Key == rich:
+							claimed[1] = task
+						default:
+							claimed[0] = task
+						}
+					}
+					w.Route()
+					w.Advance()
+				}
+
+				done := []dispatcher.Completion{w.Do(w.D, claimed[0]), w.Do(w.D, claimed[1])}
+				for _, together := range c.steps {
+					var ended sync.WaitGroup
+					for _, i := range together {
+						ended.Go(func() {
+							if w.D.CompleteAttempt(t.Context(), claimed[i], done[i], dispatchertest.Later(0)) != nil {
+								_ = w.D.HandBack(t.Context(), claimed[i], "again", dispatchertest.Later(0),
+									dispatchertest.Later(0))
+							}
+						})
+					}
+					ended.Wait()
+				}
+				w.Settle()
+				require.Equal(t, []string{"id BIGINT, v BIGINT"}, dispatchertest.Texts(t, w.Pool, `SELECT
+					(SELECT string_agg(concat_ws(' ', c->>'name', c->>'type'), ', ')
+					 FROM jsonb_array_elements(g.schema) AS c)
+					FROM dataset_versions g JOIN dag_version_datasets s ON s.dataset_version = g.id
+						AND s.job_name = 'made'`))
+				require.Equal(t, c.published, w.Count(`SELECT FROM partition_versions p
+					JOIN dag_version_datasets s ON s.dataset_version = p.dataset_version AND s.job_name = 'made' WHERE p.state = 'Published'`))
+			})
+		}
 	}
 }

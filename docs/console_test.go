@@ -1,12 +1,16 @@
 package docs_test
 
 import (
+	"net/http"
+	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/examples/processtest"
@@ -78,6 +82,10 @@ func (c *console) do(t *testing.T, s step, b block) {
 	cmd.Dir, cmd.Env = c.dir, c.env
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s:%d: %s\n%s", c.page.path, b.line, s.command, output)
+	if strings.HasSuffix(b.info, "page") {
+		c.follow(t, strings.TrimSpace(string(output)), s.prints)
+		return
+	}
 	lines := strings.Split(string(output), "\n")
 	for _, want := range s.prints {
 		i := 0
@@ -87,6 +95,44 @@ func (c *console) do(t *testing.T, s step, b block) {
 			output)
 		lines = lines[i+1:]
 	}
+}
+
+// follow opens the address of a page with a statement, as a browser does that dev has signed in, and presses the button
+// that runs it. The address is the one that the page of the docs shows, but for the port. The rows must be a line
+// chart.
+func (c *console) follow(t *testing.T, address string, prints []string) {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(c.dir, ".dagctl", "token"))
+	require.NoError(t, err)
+	get := func(method string, form url.Values) *html.Node {
+		request, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		require.Equal(t, http.StatusOK, response.StatusCode, address)
+		page, err := html.Parse(response.Body)
+		require.NoError(t, err)
+		return page
+	}
+
+	require.Len(t, prints, 1)
+	require.Equal(t, prints[0][strings.Index(prints[0], "/query?"):], address[strings.Index(address, "/query?"):])
+	statement := textOf(get(http.MethodGet, nil), "textarea")
+	address = address[:strings.Index(address, "?")]
+	require.Contains(t, textOf(get(http.MethodPost, url.Values{"sql": {statement}}), "desc"), "Line chart of")
+}
+
+// textOf returns the text of the first element of a kind; empty: there is none.
+func textOf(page *html.Node, kind string) string {
+	for n := range page.Descendants() {
+		if n.Type == html.ElementNode && n.Data == kind && n.FirstChild != nil {
+			return n.FirstChild.Data
+		}
+	}
+	return ""
 }
 
 func hasWords(line, want string) bool {

@@ -6,6 +6,7 @@
 //	yaml jobs               jobs of a DAG file
 //	yaml top                top-level fields of a DAG file
 //	console run             commands ("$ ...") that run in order, in one folder per page, and parts of their output
+//	console run page        a command that prints the address of a page, which is opened: it draws a line chart
 //	console run background  a `dagctl dev` that keeps running
 //	csv PATH, sql PATH      files beside the page's DAG files, which name them
 //

@@ -98,7 +98,7 @@ func writtenTo(dir string) (found written, err error) {
 var unnamed = []storage.Column{{Name: "column0", Type: "VARCHAR"}}
 
 // withoutRows returns a file without rows for an output that got none. It returns no file if the output stays as it is,
-// or if nobody knows its columns.
+// or if nobody knows its columns or, where rows are in a table, their types.
 func (w *work) withoutRows(
 	ctx context.Context, a Assignment, output AssignedOutput, found written, scratch string,
 ) ([]string, error) {
@@ -115,7 +115,10 @@ func (w *work) withoutRows(
 		return nil, err
 	}
 	columns := typed(found.guess, known)
-	if len(columns) == 0 {
+	switch {
+	case len(columns) == 0:
+		return nil, nil
+	case len(known) == 0 && output.Generation.Kind == storage.Postgres: // a table would keep what are guesses
 		return nil, nil
 	}
 

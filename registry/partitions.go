@@ -253,13 +253,15 @@ type SourceVersion struct {
 	Version  string // of its unit; empty: units have none
 	Revision int64
 	Purged   bool
+	Rejected bool // by checks
 }
 
 // SourceVersions returns what each partition of a source's generation was last made from: what the next enumeration
 // compares with. Rejected revisions count, so that bad data is not read again until it changes.
 func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[string]SourceVersion, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision, state = 'Purged'
+		SELECT DISTINCT ON (partition_key) partition_key, coalesce(source_version, ''), revision, state = 'Purged',
+		       state = 'Rejected'
 		FROM partition_versions WHERE dataset_version = $1
 		ORDER BY partition_key, revision DESC`, generation)
 	if err != nil {
@@ -271,7 +273,7 @@ func SourceVersions(ctx context.Context, tx pgx.Tx, generation uuid.UUID) (map[s
 		key string
 		v   SourceVersion
 	)
-	_, err = pgx.ForEachRow(rows, []any{&key, &v.Version, &v.Revision, &v.Purged}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&key, &v.Version, &v.Revision, &v.Purged, &v.Rejected}, func() error {
 		found[key] = v
 		return nil
 	})

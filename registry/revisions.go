@@ -183,12 +183,14 @@ type pinRow struct {
 	Compared      bool
 }
 
-// keepSchema keeps each generation's schema at that of its newest published revision, which is the one of the highest
-// key among those that come at once.
+// keepSchema keeps each generation's schema at that of its newest published revision. Among those that come at once
+// that is the one of the highest key with rows: where there are none, types may be guesses.
 func keepSchema(b *pg.Batch, shown []NewRevision) error {
 	newest := map[uuid.UUID]NewRevision{}
 	for _, n := range shown {
-		if last, ok := newest[n.Version]; !ok || n.Key > last.Key {
+		last, ok := newest[n.Version]
+		rows, before := n.Manifest.Rows > 0, last.Manifest.Rows > 0
+		if !ok || rows && !before || rows == before && n.Key > last.Key {
 			newest[n.Version] = n
 		}
 	}

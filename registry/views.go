@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/search"
 	"github.com/dagctl/dagctl/storage"
@@ -306,6 +307,41 @@ type CheckResult struct {
 	At        time.Time       `json:"at"`
 
 	Hash string `json:"-"` // of the check
+}
+
+// Failed says for people what a check found that did not pass: counts, never rows. A check of the whole revision found
+// one fault, not one row.
+func (r CheckResult) Failed(check dag.Check) string {
+	switch {
+	case r.Error != "":
+		return r.Error
+	case check.Kind == "row_count":
+		return r.wrongCount(check)
+	case check.Kind == "freshness":
+		return fmt.Sprintf("nothing in the %s before the check", check.Within)
+	}
+	return plural.Of(r.Failures, "row")
+}
+
+// wrongCount says how many rows there are, which the sample of a check of kind row_count has, and what was wanted.
+func (r CheckResult) wrongCount(check dag.Check) string {
+	var counted struct {
+		Rows [][]int64 `json:"rows"`
+	}
+	text := "another number"
+	if err := json.Unmarshal(r.Sample, &counted); err == nil && len(counted.Rows) == 1 && len(counted.Rows[0]) == 1 {
+		text = plural.Of(counted.Rows[0][0], "row")
+	}
+
+	switch {
+	case check.Min != nil && check.Max != nil:
+		return fmt.Sprintf("%s, not between %d and %d", text, *check.Min, *check.Max)
+	case check.Max != nil:
+		return fmt.Sprintf("%s, more than %d", text, *check.Max)
+	case check.Min != nil:
+		return fmt.Sprintf("%s, fewer than %d", text, *check.Min)
+	}
+	return text
 }
 
 // CanceledQueue says how many open tasks of a job a cutover cancels.

@@ -46,7 +46,9 @@ func withheld(ctx context.Context, tx pgx.Tx, d Dataset) ([]Withheld, error) {
 			JOIN dag_versions v ON v.id = p.dag_version_id AND `+CandidateVersion+`
 			WHERE p.dataset_uuid = $1 AND p.dataset_version IS DISTINCT FROM $2)
 		SELECT n.partition_key, n.revision, n.state, n.dataset_version, n.candidate, n.materialized_at, n.row_count,
-		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, format('%s rows', k.failures))),
+		       coalesce((SELECT string_agg(format('%s: %s', k.name, coalesce(k.error, CASE
+		           WHEN k.sample -> 'columns' = '["row_count"]' THEN format('%s rows in all', k.sample #>> '{rows,0,0}')
+		           WHEN k.failures = 1 THEN '1 row' ELSE format('%s rows', k.failures) END)),
 		           '; ' ORDER BY k.name)
 		                 FROM check_results k
 		                 JOIN dag_version_datasets p ON p.dag_version_id = n.dag_version_id

@@ -254,6 +254,12 @@ func (s *Site) askRun(r *http.Request, caller authz.Caller) (q question, err err
 		Fields: []askedField{{Label: "Payload, as JSON", Name: "payload", Placeholder: "{}", Area: true},
 			{Label: "Partition, where the job has some", Name: "partition"}},
 		Command: "dagctl run " + name + " --payload '{}'"}
+	if d := detail.Definition; d != nil && d.FirstPartition != "" { // it is asked for a partition, and reads no payload
+		first := d.FirstPartition
+		q.view.Fields = []askedField{{Label: "Partition, from " + first + " on", Name: "partition", Placeholder: first,
+			Required: true}}
+		q.view.Command = "dagctl run " + name + " --partition " + first
+	}
 	if detail.Paused != nil {
 		q.view.Effects = append(q.view.Effects, "It waits: "+detail.Paused.What()+" is paused by "+
 			detail.Paused.Actor+".")

@@ -47,12 +47,15 @@ func (v queryView) Shown64() int64 { return int64(min(shownRows, v.Limits.Rows))
 func (v queryView) Seconds() string { return rough(v.Limits.Timeout) }
 
 // Link returns the address of the page with the statement; empty for one that is too long.
-func (v queryView) Link() string {
-	if v.SQL == "" || len(v.SQL) > maxLink {
+func (v queryView) Link() string { return QueryLink(v.SQL, v.At, v.DAG) }
+
+// QueryLink returns the path of the query page with a statement, which it does not run; empty for one that is too long.
+func QueryLink(sql, at, dag string) string {
+	if sql == "" || len(sql) > maxLink {
 		return ""
 	}
-	q := url.Values{"sql": {v.SQL}}
-	for name, value := range map[string]string{"at": v.At, "dag": v.DAG} {
+	q := url.Values{"sql": {sql}}
+	for name, value := range map[string]string{"at": at, "dag": dag} {
 		if value != "" {
 			q.Set(name, value)
 		}

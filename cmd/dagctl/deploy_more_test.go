@@ -54,7 +54,11 @@ func TestDeployOfAFolder(t *testing.T) {
 	writeDAG(t, dir, "c", strings.NewReplacer("doubles", "triples", "doubled", "tripled").Replace(doublesDAG))
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "2 * highest", "2 * nothing", 1))
 	r := dagctl(t, env, "deploy", dir)
-	require.Equal(t, cli.ExitFailed, r.code)
+	require.Contains(t, r.err, `there is no column "nothing"`)
+	require.NotContains(t, r.err, "Deployed", "found before anything is deployed")
+	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "as: highest }", "as: highest }, "+
+		"{ from: { dataset: nothing }, map: latest }", 1))
+	r = dagctl(t, env, "deploy", dir)
 	require.Contains(t, r.err, "Deployed: readings. Failed: doubles. Not tried: triples.")
 	require.Contains(t, r.err, "nothing")
 	require.Equal(t, "v1", activeOf(t, env, "doubles"))
@@ -89,6 +93,16 @@ func TestAFolderIsCheckedAsItIsDeployed(t *testing.T) {
 	require.Contains(t, r.err, "has several DAGs in it")
 	require.Contains(t, r.err, filepath.Dir(readings))
 
+	// What one publishes is known to the others, whichever is read first.
+	doubles := func(old, new string) string {
+		writeDAG(t, dir, "a", strings.Replace(doublesDAG, old, new, 1))
+		return dagctl(t, nil, "validate", dir).err
+	}
+	require.Contains(t, doubles("2 * highest ", "2 * hihgest "), `there is no column "hihgest"`)
+	require.Contains(t, doubles("2 * highest ", "2 * hihgest "), `did you mean "highest"?`)
+	require.Contains(t, doubles("time: day", "time: hour"), `input "highest" has day partitions`)
+	require.Contains(t, must(t, nil, "validate", filepath.Join(dir, "a")), "is valid", "alone, it knows no other")
+
 	writeDAG(t, dir, "a", strings.Replace(doublesDAG, "operator: sql", "operator: sqk", 1))
 	require.Contains(t, dagctl(t, nil, "validate", dir).err, filepath.Join(dir, "a", dagfile.FileName)+":4")
 	for _, command := range []string{"validate", "fmt", "plan"} {
@@ -120,11 +134,11 @@ func TestAFailedBuildIsInspectedAndResumed(t *testing.T) {
 	require.Contains(t, r.err, "nothing to resume: no version of readings has failed")
 	r = dagctl(t, env, "deploy", file)
 	require.Equal(t, cli.ExitFailed, r.code)
-	require.Contains(t, r.err, "not_null(station): 1 rows")
+	require.Contains(t, r.err, "not_null(station): 1 row")
 
 	shown := must(t, env, "datasets", "get", "daily_highest")
 	require.Regexp(t, `WITHHELD +REVISION +STATE +OF +ROWS +MADE +CHECKS\n`, shown)
-	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 rows`, shown,
+	require.Regexp(t, `(?m)^2026-01-0[12] +1 +Rejected +candidate +2 .* not_null\(station\): 1 row`, shown,
 		"whichever day was first")
 	require.NotContains(t, must(t, w.env(t, reader), "datasets", "get", "daily_highest"), "WITHHELD")
 	require.NotContains(t, must(t, env, "datasets", "preview", "daily_highest", "--version", "candidate"), "harbour")
@@ -142,7 +156,7 @@ func TestAFailedBuildIsInspectedAndResumed(t *testing.T) {
 	// The build fails with its first check, so the other day may never have been computed.
 	second := map[string]string{"2026-01-01": "2026-01-02", "2026-01-02": "2026-01-01"}[first]
 	if !regexp.MustCompile(second + ` +1 +Rejected`).MatchString(must(t, env, "datasets", "get", "daily_highest")) {
-		require.Contains(t, dagctl(t, env, "deploy", file, "--resume").err, "not_null(station): 1 rows")
+		require.Contains(t, dagctl(t, env, "deploy", file, "--resume").err, "not_null(station): 1 row")
 	}
 	accept(second)
 	rows := decode[query.Rows](t, env, "datasets", "preview", "daily_highest", "--version", "candidate",

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,6 +51,12 @@ func editorsProgram(t *testing.T) string {
 
 func startEditor(t *testing.T, file string) *editor {
 	t.Helper()
+	return startEditorIn(t, "", file)
+}
+
+// startEditorIn starts an editor that has a folder open.
+func startEditorIn(t *testing.T, folder, file string) *editor {
+	t.Helper()
 	cmd := exec.Command(editorsProgram(t), "lsp")
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -61,7 +68,12 @@ func startEditor(t *testing.T, file string) *editor {
 		e.tell("exit", map[string]any{})
 		require.NoError(t, cmd.Wait())
 	})
-	require.Contains(t, string(e.ask("initialize", map[string]any{})), "completionProvider")
+	folders := []any{}
+	if folder != "" {
+		folders = append(folders, map[string]any{"uri": "file://" + folder, "name": "work"})
+	}
+	require.Contains(t, string(e.ask("initialize", map[string]any{"rootUri": nil, "workspaceFolders": folders})),
+		"completionProvider")
 	e.tell("initialized", map[string]any{})
 	return e
 }
@@ -83,6 +95,7 @@ func (e *editor) read() (m struct {
 	ID     int
 	Method string
 	Params struct {
+		URI         string
 		Diagnostics []struct {
 			Range struct {
 				Start struct{ Line, Character int }
@@ -121,8 +134,8 @@ func (e *editor) ask(method string, params any) json.RawMessage {
 	}
 }
 
-// shown returns the problems that the editor is shown next: "line:column: message".
-func (e *editor) shown() (list []string) {
+// shownOf returns the folder of the next file that the editor is shown problems of, and them.
+func (e *editor) shownOf() (list []string) {
 	for {
 		m := e.read()
 		if m.Method != "textDocument/publishDiagnostics" {
@@ -131,9 +144,13 @@ func (e *editor) shown() (list []string) {
 		for _, d := range m.Params.Diagnostics {
 			list = append(list, fmt.Sprintf("%d:%d: %s", d.Range.Start.Line+1, d.Range.Start.Character+1, d.Message))
 		}
-		return list
+		slices.Sort(list)
+		return append([]string{filepath.Base(filepath.Dir(m.Params.URI))}, list...)
 	}
 }
+
+// shown returns the problems that the editor is shown next: "line:column: message".
+func (e *editor) shown() []string { return e.shownOf()[1:] }
 
 func (e *editor) open(text string) {
 	e.tell("textDocument/didOpen", map[string]any{"textDocument": map[string]any{"uri": e.uri, "text": text}})
@@ -201,6 +218,112 @@ func TestEditorsShowWhatValidateSays(t *testing.T) {
 	}
 }
 
+const storesDAG = `name: stores
+jobs:
+  - name: visits
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    config: { path: data, format: csv, pattern: "{date}.csv", columns: [shop, visitors],
+      types: { shop: VARCHAR, visitors: INTEGER } }
+    partition_by: { time: day }
+publish:
+  shop_visits: { from: { job: visits }, description: Who came. }
+`
+
+const rankingDAG = `name: ranking
+macros: shared.sql
+jobs:
+  - name: ranked
+    operator: sql
+    inputs: [{ from: { dataset: shop_visits }, as: v }]
+    config:
+      query: |
+        SELECT v.shop, half(v.visitros) AS part FROM v
+`
+
+// Editors know the DAG files beside the one that is open, as a deploy of the folder does.
+func TestEditorsKnowTheFolder(t *testing.T) {
+	t.Parallel()
+	for _, open := range []bool{true, false} { // the editor has the folder open; or only the file
+		folder := t.TempDir()
+		stores, ranking := writeDAG(t, folder, "stores", storesDAG), writeDAG(t, folder, "ranking", rankingDAG)
+		shared := filepath.Join(folder, "ranking", "shared.sql")
+		require.NoError(t, os.WriteFile(shared, []byte("-- Shared.\nCREATE MACRO half(n) AS n / 2;\n"), 0o600))
+		root := ""
+		if open {
+			root = folder
+		}
+		e := startEditorIn(t, root, ranking)
+		e.open(rankingDAG)
+		require.Equal(t, []string{`9:31: "v" has no column "visitros" (did you mean "visitors"?)`}, e.shown())
+		require.Contains(t, dagctl(t, nil, "validate", folder).err, ranking+`:9:31: "v" has no column "visitros"`)
+
+		text := strings.Replace(rankingDAG, "visitros", "visitors", 1)
+		e.change(text)
+		require.Empty(t, e.shown())
+		require.Contains(t, e.at("completion", text, "dataset: "), `"label":"shop_visits","kind":9,"detail":"of DAG stores"`)
+		require.Contains(t, e.at("completion", text, "SELECT "), `"label":"half"`)
+		require.Contains(t, e.at("completion", text, "SELECT "), `"label":"_partition"`)
+		require.Contains(t, e.at("completion", text, "SELECT v."), `"label":"visitors"`)
+		require.Contains(t, e.at("completion", text, "SELECT v."), `"label":"_partition"`)
+		require.NotContains(t, e.at("completion", text, "SELECT v."), `"label":"half"`)
+		for _, at := range []string{"dataset: shop", "AS part FROM "} {
+			hover := e.at("hover", text, at)
+			require.Contains(t, hover, "published by DAG stores", at)
+			require.Contains(t, hover, "Who came.", at)
+			require.Contains(t, hover, "| visitors | INTEGER |", at)
+			require.Contains(t, e.at("definition", text, at), `{"range":{"start":{"line":9,"character":2},`+
+				`"end":{"line":9,"character":13}},"uri":"file://`+stores+`"`, at)
+		}
+		require.Contains(t, e.at("definition", text, "hal"), `"line":1,"character":13`)
+		require.Contains(t, e.at("definition", text, "hal"), "file://"+shared)
+
+		// What the editor has not saved counts, too: the problem is shown where it is now.
+		uri := e.uri
+		e.uri = "file://" + stores
+		e.open(storesDAG)
+		require.Equal(t, []string{"stores"}, e.shownOf())
+		e.change(strings.ReplaceAll(storesDAG, "visitors", "guests"))
+		told := [][]string{e.shownOf(), e.shownOf()}
+		require.ElementsMatch(t, [][]string{{"stores"},
+			{"ranking", `9:31: "v" has no column "visitors" (use one of: shop, guests)`}}, told)
+		e.tell("textDocument/didClose", map[string]any{"textDocument": map[string]any{"uri": e.uri}})
+		told = [][]string{e.shownOf(), e.shownOf()}
+		require.ElementsMatch(t, [][]string{{"stores"}, {"ranking"}}, told, "the saved file counts again")
+
+		// Another program writes a file.
+		e.uri = uri
+		others := strings.NewReplacer("stores", "more", "shop_visits", "night_visits")
+		writeDAG(t, folder, "more", others.Replace(storesDAG))
+		e.tell("workspace/didChangeWatchedFiles", map[string]any{"changes": []any{}})
+		e.change(text + "# more\n")
+		require.Empty(t, e.shown())
+		require.Contains(t, e.at("completion", text, "dataset: "), `"label":"night_visits"`)
+	}
+}
+
+// A request before initialize, or after shutdown, is refused as the protocol says; a notification is not heard.
+func TestEditorsBeginWithInitialize(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(editorsProgram(t), "lsp")
+	var sent strings.Builder
+	for _, m := range []string{`{"id":1,"method":"textDocument/hover","params":{}}`,
+		`{"method":"textDocument/didOpen","params":{"textDocument":{"uri":"file:///x/dag.yaml","text":"name: 7"}}}`,
+		`{"id":2,"method":"initialize","params":{}}`, `{"id":3,"method":"initialize","params":{}}`,
+		`{"id":4,"method":"shutdown"}`, `{"id":5,"method":"textDocument/hover","params":{}}`} {
+		fmt.Fprintf(&sent, "Content-Length: %d\r\n\r\n%s", len(m), m)
+	}
+	cmd.Stdin = strings.NewReader(sent.String())
+	said, err := cmd.Output()
+	require.NoError(t, err)
+	require.NotContains(t, string(said), "publishDiagnostics")
+	require.Contains(t, string(said), `"id":1,"error":{"code":-32002`)
+	require.Contains(t, string(said), `"id":2,"result":{"capabilities"`)
+	require.Contains(t, string(said), `"id":3,"error":{"code":-32600`)
+	require.Contains(t, string(said), `"id":4,"result":null`)
+	require.Contains(t, string(said), `"id":5,"error":{"code":-32600`)
+}
+
 // Of texts that come faster than they can be looked at, the last one counts.
 func TestEditorsAreToldOfTheNewestText(t *testing.T) {
 	t.Parallel()
@@ -247,5 +370,5 @@ func TestEditorsThatSendBadJSON(t *testing.T) {
 	said, err := cmd.Output()
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(said), `"id":null,"error":{"code":-32700`), string(said))
-	require.Contains(t, string(said), `"id":7,"error":{"code":-32601`)
+	require.Contains(t, string(said), `"id":7,"error":{"code":-32002`)
 }

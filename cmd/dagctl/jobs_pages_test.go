@@ -53,6 +53,28 @@ func (w *world) lastTask(t *testing.T, job string) views.Task {
 	return list[at]
 }
 
+// Who runs a job that is asked for its partitions says which one, and no payload.
+func TestThePageThatAsksForAPartition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := writeDAG(t, t.TempDir(), "x", `name: years
+jobs:
+  - name: rates
+    operator: handler
+    runtime: elsewhere
+    source: { kind: manual, first_partition: "2999", on_deploy: false }
+    partition_by: { time: year }
+    code_version: "1"
+    config: { handler: rates }
+publish: { rates: { from: { job: rates } } }
+`)
+	must(t, w.env(t, writer), "deploy", file)
+	page := w.page(t, writer, "/dags/years/jobs/rates/run")
+	require.Empty(t, all(page, "textarea"))
+	require.Contains(t, text(page), "Partition, from 2999 on")
+	require.Contains(t, text(page), "dagctl run years/rates --partition 2999")
+}
+
 func TestThePageOfAJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

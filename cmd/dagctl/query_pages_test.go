@@ -27,6 +27,27 @@ func (w *world) ask(t *testing.T, caller string, form url.Values) (int, string) 
 		strings.NewReader(form.Encode()))
 }
 
+// The address that a command prints opens the page with the statement, which it does not run.
+func TestTheAddressOfAStatement(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01")
+	env := w.env(t, reader)
+	const sql = "SELECT station, highest FROM daily_highest"
+	address := strings.TrimSpace(must(t, env, "query", sql, "--page"))
+	require.Equal(t, w.url+"/query?"+url.Values{"sql": {sql}}.Encode(), address)
+	page := w.page(t, reader, strings.TrimPrefix(address, w.url))
+	require.Equal(t, sql, text(all(page, "textarea")[0]))
+	require.Empty(t, all(page, "svg"))
+	require.Contains(t, must(t, env, "query", sql, "--page", "--at", "v1", "--dag", "readings"),
+		"at=v1&dag=readings&sql=")
+
+	require.Contains(t, dagctl(t, env, "query", sql, "--page", "--limit", "3").err, "--page prints an address")
+	long := dagctl(t, env, "query", "SELECT '"+strings.Repeat("x", 5000)+"'", "--page").err
+	require.Contains(t, long, "the statement is too long for an address")
+	require.Contains(t, long, "paste it into "+w.url+"/query")
+}
+
 func TestQueryPageShowsTypesAndCharts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/literal"
+	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -59,13 +60,22 @@ func (f *finder) conditions(i int, job *dag.Job) {
 			path := []string{"inputs", strconv.Itoa(n), "where", c.Column}
 			column, there := find(columns, c.Column)
 			if !there {
-				f.report(dag.NameFault{Job: i, Path: path, Key: true, Unknown: c.Column, Known: namesOf(columns),
-					Message: fmt.Sprintf("`where`: %s has no column %q", in.Source(), c.Column)})
+				f.report(ofRows(dag.NameFault{Job: i, Path: path, Key: true, Unknown: c.Column, Known: namesOf(columns),
+					Message: fmt.Sprintf("`where`: %s has no column %q", in.Source(), c.Column)},
+					"`map` says which partitions are read; the query may choose among them: WHERE _partition = '…'"))
 				continue
 			}
 			f.literals(i, "`where` of input "+in.As, path, column, c.Values)
 		}
 	}
+}
+
+// ofRows is a fault, with a suggestion of its own where the name is that of the column that only SQL finds.
+func ofRows(fault dag.NameFault, suggestion string) dag.NameFault {
+	if fault.Unknown == relations.Partition {
+		fault.Unknown, fault.Known, fault.Suggestion = "", nil, suggestion
+	}
+	return fault
 }
 
 // check looks at the columns that a check names. A task compares their names exactly.
@@ -86,8 +96,9 @@ func (f *finder) check(i int, job *dag.Job, check dag.Check) {
 		}
 		column, there := find(columns, name)
 		if !there {
-			f.report(dag.NameFault{Job: i, Path: at, Unknown: name, Known: namesOf(columns),
-				Message: fmt.Sprintf("check %s: the output has no column %q", check.Name, name)})
+			f.report(ofRows(dag.NameFault{Job: i, Path: at, Unknown: name, Known: namesOf(columns),
+				Message: fmt.Sprintf("check %s: the output has no column %q", check.Name, name)},
+				"a check sees one partition, whose key is getvariable('partition') in `sql`"))
 			continue
 		}
 		f.literals(i, "check "+check.Name, append(slices.Clone(path), "values"), column, check.Values)

@@ -31,7 +31,7 @@ func TestNewChecksOnAReusedOutputGate(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good fail on partition 2024-01-02, which was made before: short: 1 rows",
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-02, which was made before: short: 1 row",
 		reason)
 	require.Equal(t, map[string][]string{"2024-01-01": {"ab,2"}, "2024-01-02": {"toolong,7"}}, w.Read("checked_good"),
 		"live is untouched")
@@ -131,7 +131,7 @@ func TestChecksThatACandidateDidNotHave(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 rows",
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 row",
 		reason)
 }
 
@@ -152,7 +152,7 @@ func TestAnOldDocumentReturnsToWhatItNeverChecked(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Contains(t, reason, "partition 2024-01-02, which was made before: short: 1 rows")
+	require.Contains(t, reason, "partition 2024-01-02, which was made before: short: 1 row")
 }
 
 // What a candidate's check refused in a generation of an earlier version is nothing to that version, which has none.
@@ -229,7 +229,7 @@ func TestWhatWasMadeOfPurgedInputsIsChecked(t *testing.T) {
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 rows",
+	require.Equal(t, "checks of checked/good fail on partition 2024-01-01, which was made before: short: 1 row",
 		reason)
 }
 
@@ -244,17 +244,17 @@ func TestOnlyChecksOfTheVersionAreNamed(t *testing.T) {
 	first := w.Deploy(two)
 	w.Settle()
 	_, reason := w.Status(first.Version.ID)
-	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 rows; tiny: 1 rows", reason)
+	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 row; tiny: 1 row", reason)
 
 	failed := w.Deploy(dispatchertest.Checked)
 	w.Settle()
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status)
-	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 rows", reason)
+	require.Equal(t, "checks of checked/good failed on partition 2024-01-01: short: 1 row", reason)
 	found, err := w.D.Registry.Dataset(t.Context(), w.Caller, "checked_good")
 	require.NoError(t, err)
 	require.Len(t, found.Withheld, 1)
-	require.Equal(t, "short: 1 rows", found.Withheld[0].Why)
+	require.Equal(t, "short: 1 row", found.Withheld[0].Why)
 
 	w.Serve(unchecked)
 	found, err = w.D.Registry.Dataset(t.Context(), w.Caller, "checked_good")

@@ -115,7 +115,7 @@ func TestAPersonAcceptsWhatChecksRejected(t *testing.T) {
 			dataset, err := w.D.Registry.Dataset(t.Context(), w.Caller, "checked_good")
 			require.NoError(t, err)
 			require.Len(t, dataset.Withheld, 1)
-			require.Equal(t, []any{"2024-01-01", int64(2), "Rejected", false, "short: 1 rows"},
+			require.Equal(t, []any{"2024-01-01", int64(2), "Rejected", false, "short: 1 row"},
 				[]any{dataset.Withheld[0].Partition,
 					dataset.Withheld[0].Revision, dataset.Withheld[0].State, dataset.Withheld[0].Candidate,
 					dataset.Withheld[0].Why})
@@ -130,14 +130,14 @@ func TestAPersonAcceptsWhatChecksRejected(t *testing.T) {
 			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 			decided, err := w.D.Control.Accept(t.Context(), w.Caller, "checked_good", ask)
 			require.NoError(t, err)
-			require.Equal(t, []any{"Published", int64(2), "short: 1 rows"}, []any{decided.State, decided.Revision,
+			require.Equal(t, []any{"Published", int64(2), "short: 1 row"}, []any{decided.State, decided.Revision,
 				decided.Why})
 			w.Settle()
 			require.Equal(t, map[string][]string{"2024-01-01": {"toolong,7"}}, w.Read("checked_good"))
 			require.Equal(t, map[string][]string{"all": {"7"}}, w.Read("checked_count"), "consumers are told")
 			require.Equal(t, 1, w.Count(`SELECT FROM audit_log WHERE action = 'dataset.accept'
 				AND object = 'checked_good 2024-01-01'
-				AND detail ->> 'reason' = 'looked at it' AND detail ->> 'failed_checks' = 'short: 1 rows'`))
+				AND detail ->> 'reason' = 'looked at it' AND detail ->> 'failed_checks' = 'short: 1 row'`))
 			_, err = w.D.Control.Accept(t.Context(), w.Caller, "checked_good", ask)
 			require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 		})

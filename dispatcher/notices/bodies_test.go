@@ -40,7 +40,8 @@ func TestBodies(t *testing.T) {
 		"failed_deploy": {noticeFailedDeploy, NoticeData{Version: 7,
 			Error: "2 tasks of shop/orders are out of attempts"}},
 		"failed_check": {noticeFailedCheck, NoticeData{Job: "orders", TaskID: &task, Checks: []NoticeCheck{
-			{Name: "not_null", Severity: "error", Outcome: "fail", Failures: 3}}}},
+			{Name: "not_null", Severity: "error", Outcome: "fail", Failures: 3, Found: "3 rows"},
+			{Name: "row_count", Severity: "warn", Outcome: "fail", Failures: 1, Found: "0 rows, fewer than 1"}}}},
 		"over": {noticeOver, NoticeData{Job: "orders", Over: noticeDead}},
 		"test": {noticeTest, NoticeData{}},
 	} {

@@ -1,6 +1,7 @@
 package notices
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
@@ -102,11 +103,8 @@ func (n Notice) facts() (list []formats.Fact) {
 		add("Due", data.DueAt.UTC().Format("2006-01-02 15:04:05 UTC"))
 	}
 	for _, c := range data.Checks {
-		said := plural.Or(c.Failures, "row", "rows")
-		if c.Outcome == "error" {
-			said = "could not be run"
-		}
-		add("Check "+c.Name, said+", "+c.Severity)
+		found := cmp.Or(c.Found, plural.Of(c.Failures, "row")) // notices of a server before have none
+		add("Check "+c.Name, found+", "+c.Severity)
 	}
 	return list
 }

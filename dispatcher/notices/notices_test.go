@@ -279,6 +279,6 @@ func TestAFailedCheckIsTold(t *testing.T) {
 	w.Settle()
 	var said string
 	w.Row(`SELECT payload #>> '{notice,data}' FROM outbox WHERE kind = 'notify'`)(&said)
-	require.Contains(t, said, `"checks": [{"name": "short", "outcome": "fail", "failures": 1, "severity": "error"}]`)
+	require.Contains(t, said, `"checks": [{"name": "short", "found": "1 row", "outcome": "fail", "failures": 1, "severity": "error"}]`)
 	require.NotContains(t, said, "abcdef")
 }

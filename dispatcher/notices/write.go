@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -57,9 +58,10 @@ type NoticeData struct {
 // NoticeCheck is a check that did not pass.
 type NoticeCheck struct {
 	Name     string `json:"name"`
-	Severity string `json:"severity"` // warn or error: the revision is rejected
-	Outcome  string `json:"outcome"`  // fail, or error: it could not be run
-	Failures int64  `json:"failures"` // rows
+	Severity string `json:"severity"`        // warn or error: the revision is rejected
+	Outcome  string `json:"outcome"`         // fail, or error: it could not be run
+	Failures int64  `json:"failures"`        // rows, or 1 for a check of the whole revision
+	Found    string `json:"found,omitempty"` // for people
 }
 
 // payload is a notice on its way to one receiver.
@@ -155,12 +157,21 @@ func ChecksFailed(
 	ctx context.Context, tx pgx.Tx, job *registry.Job, task uuid.UUID, of registry.CheckedRevision,
 	results []registry.CheckResult, now time.Time,
 ) error {
+	checks := map[string]dag.Check{}
+	for _, c := range job.Def.Checks {
+		checks[c.Name] = c
+	}
 	var failed []NoticeCheck
 	for _, r := range results {
-		if r.Outcome != "pass" {
-			failed = append(failed,
-				NoticeCheck{Name: r.Name, Severity: r.Severity, Outcome: r.Outcome, Failures: r.Failures})
+		if r.Outcome == "pass" {
+			continue
 		}
+		found := "could not be run" // its error may quote rows
+		if r.Outcome != "error" {
+			found = r.Failed(checks[r.Name])
+		}
+		failed = append(failed, NoticeCheck{Name: r.Name, Severity: r.Severity, Outcome: r.Outcome,
+			Failures: r.Failures, Found: found})
 	}
 	if len(failed) == 0 {
 		return nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -18,6 +20,8 @@ type calendar struct {
 	job   *registry.Job
 	again []string // partitions that are there, and are to be made again
 	due   bool     // its time has come: it looks back
+
+	rejected map[string]bool // partitions that checks have rejected, of a source that a build reads
 }
 
 // Again returns the enumerator of a source that is to list some partitions again. One that compares what there is to
@@ -37,6 +41,20 @@ func due(op operators.Enumerator) operators.Enumerator {
 		return c
 	}
 	return op
+}
+
+// building returns the enumerator of a source that a build reads. One that is asked for its partitions is asked again
+// for those that checks have rejected: they fail the build, and whoever resumes it may have mended them outside.
+func building(op operators.Enumerator, there map[string]registry.SourceVersion) operators.Enumerator {
+	c, ok := op.(calendar)
+	if !ok {
+		return op
+	}
+	c.rejected = map[string]bool{}
+	for key, v := range there {
+		c.rejected[key] = v.Rejected
+	}
+	return c
 }
 
 // askedVersion is the version of all units of a calendar: nothing says whether the rows of one are others by now.
@@ -77,7 +95,7 @@ func (c calendar) Resume(ctx context.Context, e operators.Enumeration) (found op
 	for i, u := range all {
 		_, there := e.Known[u.Partition]
 		switch {
-		case i >= back && !e.Purged[u.Partition]:
+		case i >= back && !e.Purged[u.Partition], c.rejected[u.Partition]:
 			// Each reading is one of its own, so its version is the moment.
 			u.Version, u.Again = askedVersion+" at "+e.Now.UTC().Format(time.RFC3339Nano), true
 			found.Units = append(found.Units, u)
@@ -89,13 +107,13 @@ func (c calendar) Resume(ctx context.Context, e operators.Enumeration) (found op
 	}
 	found.Partial = true // what is there stays, whatever its tasks were
 
-	if c.due && c.job.Def.Source.Lookback > 0 && len(all) > 0 {
+	if c.due && len(all) > 0 { // also without a lookback, which a deploy may add
 		found.Position, err = json.Marshal(looked{Newest: all[len(all)-1].Partition})
 	}
 	return found, err
 }
 
-// looked is the position of a source that looks back.
+// looked is the position of a calendar.
 type looked struct {
 	Newest string `json:"newest"` // the partition that had ended last
 }
@@ -121,6 +139,21 @@ func (c calendar) lookBack(all []operators.Unit, e operators.Enumeration) (first
 		}
 	}
 	return max(first-back, 0), nil
+}
+
+// LooksBackAt reports whether a source that is due at a time is asked for a partition that is there.
+func LooksBackAt(ctx context.Context, tx pgx.Tx, job *registry.Job, key string, at time.Time) (bool, error) {
+	c, e := calendar{job: job, due: true}, operators.Enumeration{Now: at}
+	var err error
+	if e.Position, err = positionOf(ctx, tx, job); err != nil {
+		return false, err
+	}
+	all, err := c.Enumerate(ctx, e)
+	if err != nil {
+		return false, nil // there are too many: its next reading fails, and says so
+	}
+	back, err := c.lookBack(all, e)
+	return slices.ContainsFunc(all[back:], func(u operators.Unit) bool { return u.Partition == key }), err
 }
 
 // scheduledFor returns the payload of the task that a schedule makes for a partition, at its end.

@@ -69,11 +69,14 @@ func (src *Sources) list(
 func (src *Sources) Enumerate(
 	ctx context.Context, job *registry.Job, op operators.Enumerator, live bool, now time.Time,
 ) (units int, err error) {
-	e, revisions, err := src.known(ctx, job, live)
+	e, there, err := src.known(ctx, job, live)
 	if err != nil {
 		return 0, err
 	}
 	e.Now = now
+	if !live {
+		op = building(op, there)
+	}
 
 	found, err := src.list(ctx, job, op, e)
 	if err != nil {
@@ -100,7 +103,7 @@ func (src *Sources) Enumerate(
 			Payload: u.Payload}
 		if u.Version != "" {
 			// The dedupe key names the revision to be replaced: content that comes back is read again.
-			t.Dedupe = fmt.Sprintf(tasks.UnitPrefix+"%s@%s#%d", u.Partition, u.Version, revisions[u.Partition])
+			t.Dedupe = fmt.Sprintf(tasks.UnitPrefix+"%s@%s#%d", u.Partition, u.Version, there[u.Partition].Revision)
 		}
 		if !live {
 			t.Kind, t.Class = tasks.KindBuild, tasks.ClassBuild
@@ -135,20 +138,20 @@ func (src *Sources) Enumerate(
 			INSERT INTO enumerations AS e (job_id, org_id, enumerated_at, units, position, left_out)
 			VALUES ($1, $2, $3, $4, $5, NULLIF($6, ''))
 			ON CONFLICT (job_id) DO UPDATE
-			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units, position = EXCLUDED.position,
+			SET enumerated_at = EXCLUDED.enumerated_at, units = EXCLUDED.units,
+				position = coalesce(EXCLUDED.position, CASE WHEN $8 THEN e.position END),
 				error = NULL, left_out = coalesce(EXCLUDED.left_out, CASE WHEN $7 THEN e.left_out END)`,
-			job.ID, job.OrgID, now, units, found.Position, found.LeftOut.Text(), found.Partial)
+			job.ID, job.OrgID, now, units, found.Position, found.LeftOut.Text(), found.Partial,
+			job.Def.Asked())
 		return err
 	})
 	return units, err
 }
 
-// known returns what there is of a source's partitions, where its last listing ended if it is live, and the newest
-// revision of each partition.
+// known returns what there is of a source's partitions and, if it is live, where its last listing ended.
 func (src *Sources) known(
 	ctx context.Context, job *registry.Job, live bool,
-) (e operators.Enumeration, revisions map[string]int64, err error) {
-	var there map[string]registry.SourceVersion
+) (e operators.Enumeration, there map[string]registry.SourceVersion, err error) {
 	err = pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		if there, err = registry.SourceVersions(ctx, tx, job.Outputs[0].Generation.Version); err != nil || !live {
 			return err
@@ -157,20 +160,29 @@ func (src *Sources) known(
 		return err
 	})
 
-	e.Known, e.Purged, revisions = map[string]string{}, map[string]bool{}, map[string]int64{}
+	e.Known, e.Purged = map[string]string{}, map[string]bool{}
 	for key, v := range there {
-		e.Known[key], revisions[key] = v.Version, v.Revision
+		e.Known[key] = v.Version
 		if v.Purged {
 			e.Purged[key] = true
 		}
 	}
-	return e, revisions, err
+	return e, there, err
 }
 
-// positionOf returns where a source's last listing ended; nil: everything is to be listed.
+// positionOf returns where a source's last listing ended; nil: everything is to be listed. That of a calendar says up
+// to when it has looked back, which a deploy does not change: it is the newest one of any version.
 func positionOf(ctx context.Context, tx pgx.Tx, job *registry.Job) (position json.RawMessage, err error) {
-	err = tx.QueryRow(ctx, `SELECT position FROM enumerations WHERE org_id = $1 AND job_id = $2 AND error IS NULL`,
-		job.OrgID, job.ID).Scan(&position)
+	rows, of := []uuid.UUID{job.ID}, "error IS NULL"
+	if job.Def.Asked() {
+		of = "position IS NOT NULL"
+		if rows, err = registry.RowsOf(ctx, tx, job); err != nil {
+			return nil, err
+		}
+	}
+	err = tx.QueryRow(ctx, `
+		SELECT position FROM enumerations WHERE org_id = $1 AND job_id = ANY($2) AND `+of+`
+		ORDER BY enumerated_at DESC LIMIT 1`, job.OrgID, rows).Scan(&position)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/operators"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // looksBack has a source that is asked for days of Berlin, and looks back at two of them.
@@ -74,7 +75,7 @@ func (b backWorld) look(at string) []string {
 func (b backWorld) open() []string {
 	b.T.Helper()
 	return dispatchertest.Texts(b.T, b.Pool, `SELECT t.partitions[1] FROM tasks t JOIN jobs j ON j.id = t.job_id
-		WHERE j.name = 'days' AND t.status IN ('Queued', 'Running') ORDER BY 1`)
+		WHERE t.kind <> 'reactive' AND t.status IN ('Queued', 'Running') ORDER BY 1`)
 }
 
 // due fires the source as look does, runs what it is asked for, and returns that.
@@ -142,6 +143,37 @@ func TestASourceLooksBackAfterAnOutage(t *testing.T) {
 		b.due("2026-04-01T22:30:00Z"), "the 30th looks back at the 28th")
 	require.Equal(t, int64(2), b.Published("after")["2026-03-28"])
 	require.Equal(t, []string{"2026-03-31", "2026-04-01", "2026-04-02"}, b.due("2026-04-02T22:30:00Z"))
+}
+
+// A deploy after an outage forgets nothing of it, whatever it changes: its build reads what is missing, and what is
+// late is found when the source is due next.
+func TestASourceLooksBackAfterAnOutageAndADeploy(t *testing.T) {
+	t.Parallel()
+	for change, yaml := range map[string]string{
+		"nothing of the source": dispatchertest.Edit(looksBack, "'!'", "'?'"),
+		"its name": dispatchertest.Edit(looksBack, "- name: days", "- name: daily\n    renamed_from: days",
+			"days: { from: { job: days } }", "days: { from: { job: daily } }",
+			"inputs: [{ from: { job: days } }]", "inputs: [{ from: { job: daily }, as: days }]"),
+		"its start": dispatchertest.Edit(looksBack, "lookback: 2", "lookback: 2, start: 2026-01-01T00:00:00Z"),
+	} {
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			b := newBackWorld(t, looksBack)
+			b.due("2026-03-28T23:30:00Z")
+			require.Equal(t, []string{"2026-03-27", "2026-03-28", "2026-03-29"}, b.due("2026-03-29T22:30:00Z"))
+
+			b.rows["2026-03-28"] = "late"
+			b.Probe.On("daily", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+				return operators.Result{}, b.Probe.Write(ctx, task, b.rows[task.Partition.Key])
+			})
+			b.Serve(yaml)
+			b.rest()
+			require.Equal(t, []string{"2026-03-28", "2026-03-29", "2026-03-30", "2026-03-31", "2026-04-01"},
+				b.due("2026-04-01T22:30:00Z"), "the 30th looks back at the 28th")
+			require.Equal(t, "late", strings.Trim(b.Read("after")["2026-03-28"][0], "!?"))
+			require.Equal(t, []string{"2026-03-31", "2026-04-01", "2026-04-02"}, b.due("2026-04-02T22:30:00Z"))
+		})
+	}
 }
 
 // A partition whose task is queued already is asked for once, as is one whose task waits for its retry; one that failed
@@ -236,4 +268,42 @@ func TestASourceLooksBackAtHours(t *testing.T) {
 	b.due("2026-03-29T03:20:00Z")
 	require.Equal(t, map[string]int64{"2026-03-29T00": 1, "2026-03-29T01": 2, "2026-03-29T03": 1, "2026-03-29T04": 1},
 		b.Published("after"))
+}
+
+// What checks rejected fails a version, also its first one. Whoever has mended the data outside resumes the build: it
+// asks for that partition again, and for no other.
+func TestABuildAsksAgainForWhatWasRejected(t *testing.T) {
+	t.Parallel()
+	today := time.Now().UTC()
+	first, second := today.AddDate(0, 0, -3).Format(time.DateOnly), today.AddDate(0, 0, -2).Format(time.DateOnly)
+	b := backWorld{dispatchertest.NewWorld(t), map[string]string{second: "wrong"}}
+	asked := map[string]int{}
+	b.Probe.On("days", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		asked[task.Partition.Key]++
+		return operators.Result{}, b.Probe.Write(ctx, task, b.rows[task.Partition.Key])
+	})
+	yaml := dispatchertest.Edit(looksBack, "2026-03-26", first, ", lookback: 2,\n      on_deploy: false", "",
+		"Europe/Berlin", "UTC",
+		"  - name: after",
+		"    checks: [{ name: right, sql: \"SELECT * FROM output WHERE content = 'wrong'\" }]\n  - name: after")
+	build := func(change ...func(*registry.DeployRequest)) registry.Status {
+		deployed := b.Deploy(yaml, change...)
+		for range 5 {
+			b.Advance()
+			b.Settle()
+		}
+		status, _ := b.Status(deployed.Version.ID)
+		return status
+	}
+	require.Equal(t, registry.Failed, build())
+	require.Equal(t, 1, asked[second])
+
+	resume := func(r *registry.DeployRequest) { r.Resume = true }
+	require.Equal(t, registry.Failed, build(resume))
+	require.Equal(t, 2, asked[second], "it is as it was")
+	b.rows[second] = "right"
+	require.Equal(t, registry.Active, build(resume))
+	require.Equal(t, 3, asked[second])
+	require.Equal(t, 1, asked[first])
+	require.Equal(t, []string{"right!"}, b.Read("after")[second])
 }

@@ -57,17 +57,23 @@ func (e *explainer) partition(ctx context.Context, job *registry.Job, key string
 }
 
 // notBrought explains why a source does not bring a partition or, where it has brought it, anything more: which ones it
-// lists now is not kept.
+// lists now is not kept, but for those that it is asked for.
 func (e *explainer) notBrought(ctx context.Context, job *registry.Job, key string) ([]Reason, error) {
+	made := false
 	if len(job.Outputs) > 0 {
 		ref := registry.Ref{Version: job.Outputs[0].Generation.Version, Key: key}
 		found, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
 		if err != nil {
 			return nil, err
 		}
-		if len(found) > 0 {
-			key = ""
-		}
+		made = len(found) > 0
+	}
+
+	switch {
+	case job.Def.Asked():
+		return e.calendar(ctx, job, key, made)
+	case made:
+		key = ""
 	}
 	return e.source(ctx, job, key)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/pressure"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -135,4 +136,90 @@ func (e *explainer) firing(ctx context.Context, job *registry.Job) (firing, erro
 		f.failed = unread
 	}
 	return f, nil
+}
+
+// calendar explains when a source that is asked for its partitions is asked for one of them, which it has made or not.
+func (e *explainer) calendar(ctx context.Context, job *registry.Job, key string, made bool) ([]Reason, error) {
+	by, source := job.Def.PartitionBy, job.Def.Source
+	start, end, err := by.Bounds(key)
+	if err != nil {
+		return nil, err
+	}
+	first, _, err := by.Bounds(source.FirstPartition)
+	if err != nil {
+		return nil, err
+	}
+
+	r := Reason{Partition: key, Max: source.Lookback}
+	switch {
+	case start.Before(first):
+		r.Code, r.Detail = whyBeforeFirst, source.FirstPartition
+	case end.After(e.now):
+		r.Code, r.Until = whyNotEnded, &end
+	default:
+		if err := e.askedBefore(ctx, job, made, &r); err != nil || r.Code == "" {
+			reasons, more := e.source(ctx, job, "")
+			return reasons, errors.Join(err, more)
+		}
+	}
+	if r, err = e.about(ctx, job, r); err != nil {
+		return nil, err
+	}
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil {
+		paused, err := e.about(ctx, job, pausedReason(p, Reason{}))
+		return []Reason{paused, r}, err
+	}
+	return []Reason{r}, nil
+}
+
+// askedBefore says whether a source is asked again for a partition that it was asked for. It leaves a reason without a
+// code if the source has not been asked yet, or is that of a version that does not serve.
+func (e *explainer) askedBefore(ctx context.Context, job *registry.Job, made bool, r *Reason) error {
+	f, err := e.firing(ctx, job)
+	if err != nil {
+		return err
+	}
+	if !f.registered {
+		return nil
+	}
+	if f.next != nil && r.Max > 0 {
+		again, err := sources.LooksBackAt(ctx, e.tx, job, r.Partition, later(*f.next, e.now))
+		if err != nil {
+			return err
+		}
+		if again {
+			r.Code, r.Until = whyAskedAgain, f.next
+			return nil
+		}
+	}
+
+	r.Command = fmt.Sprintf("dagctl backfill %[1]s --from %[2]s --to %[2]s --existing all", job.Address(), r.Partition)
+	if made {
+		r.Code = whyNotAskedAgain
+		return nil
+	}
+	var ended *time.Time
+	err = e.tx.QueryRow(ctx, `
+		SELECT max(completed_at) FROM shown_tasks
+		WHERE org_id = $1 AND job_id = $2 AND partitions = ARRAY[$3] AND status = 'Completed'`,
+		e.caller.OrgID, job.Origin, r.Partition).Scan(&ended)
+	if err != nil {
+		return fmt.Errorf("when %s was asked for %s: %w", job.Address(), r.Partition, err)
+	}
+	if ended != nil {
+		r.Code, r.Since = whyGaveNothing, ended
+	}
+	return nil
+}
+
+// later returns the later one of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

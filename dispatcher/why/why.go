@@ -114,6 +114,11 @@ const (
 	whySourceFailed  Code = "source_failed"
 	whySourceLacks   Code = "source_lacks"
 	whySourcePending Code = "source_pending"
+	whyBeforeFirst   Code = "source_before_first"
+	whyNotEnded      Code = "source_not_ended"
+	whyAskedAgain    Code = "source_asks_again"
+	whyNotAskedAgain Code = "source_asks_no_more"
+	whyGaveNothing   Code = "source_gave_nothing"
 	// Everything that brings more work.
 	whyBackpressure Code = "backpressure"
 	whyQuota        Code = "quota"
@@ -141,6 +146,7 @@ var Codes = []Code{
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
 	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
+	whyBeforeFirst, whyNotEnded, whyAskedAgain, whyNotAskedAgain, whyGaveNothing,
 	whyBackpressure, whyQuota,
 	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread,
 	whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver,
@@ -373,11 +379,39 @@ var sourceWordings = map[Code]wording{
 		return fmt.Sprintf("the source was read%s, %s, and is read again once the version serves", at(r.Since),
 			plural.Of(r.Count, "partition"))
 	}},
+	whyBeforeFirst: {"a source", func(r Reason) string {
+		return fmt.Sprintf("the source is asked for partitions from %s on: an earlier `first_partition` lets it be "+
+			"asked for this one", r.Detail)
+	}},
+	whyNotEnded: {"a source", func(r Reason) string {
+		return "the source is asked for a partition once it has ended, this one" + at(r.Until)
+	}},
+	whyAskedAgain: {"a source", func(r Reason) string {
+		return fmt.Sprintf("the source is asked for it again%s, as its `lookback` is %d", at(r.Until), r.Max)
+	}},
+	whyNotAskedAgain: {"a source", func(r Reason) string {
+		text := "the source was asked for it, and is not asked again"
+		if r.Max > 0 {
+			text += fmt.Sprintf(", as its `lookback` of %d does not go back so far", r.Max)
+		}
+		return text + askAgain(r)
+	}},
+	whyGaveNothing: {"a source", func(r Reason) string {
+		return "the source was asked for it" + at(r.Since) + ", and published nothing" + askAgain(r)
+	}},
 	whyBackpressure: {"it", func(r Reason) string {
 		return fmt.Sprintf("sources, backfills and builds have been waiting%s because too much is queued in all orgs "+
 			"together: %s at the last count", since(r.Since), plural.Of(r.Count, "task"))
 	}},
 	whyQuota: {"it", func(r Reason) string { return "sources, backfills and builds wait" + saying(r.Detail) }},
+}
+
+// askAgain says how somebody asks a source for a partition again.
+func askAgain(r Reason) string {
+	if r.Command == "" {
+		return ""
+	}
+	return "; ask for it: " + r.Command
 }
 
 var buildWordings = map[Code]wording{

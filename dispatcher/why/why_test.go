@@ -321,7 +321,7 @@ func TestWhyNotOfPartitionsThatSomebodyDecidedOver(t *testing.T) {
 	w.Settle()
 	why = w.WhyNot("checked_good", dispatchertest.FirstDay)
 	require.Equal(t, []string{"published", "rejected"}, dispatchertest.CodesIn(why.Reasons))
-	require.Equal(t, "short: 1 rows", why.Reasons[1].Error)
+	require.Equal(t, "short: 1 row", why.Reasons[1].Error)
 	all, err := w.D.Why.DatasetWhy(t.Context(), w.Caller, "checked_good", time.Now())
 	require.NoError(t, err)
 	require.Equal(t, []string{"rejected"}, dispatchertest.CodesIn(all.Reasons))

@@ -18,6 +18,21 @@ func TestTheColumnOfPartitionsIsKnown(t *testing.T) {
 	t.Parallel()
 	builtin, err := standard.New(operators.Options{Engines: enginetest.Engines()})
 	require.NoError(t, err)
+	const where = "inputs: [{ from: { job: sales }, where: { _partition: [all] } }], "
+	for more, wrong := range map[string]string{
+		where: "`map` says which partitions are read; the query may choose among them: WHERE _partition = '…'",
+		"inputs: [{ from: { job: sales } }], checks: [{ not_null: [_partition] }], ": "a check sees one partition, " +
+			"whose key is getvariable('partition') in `sql`",
+	} {
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(`
+name: keyed
+jobs:
+  - { name: sales, operator: seed, config: { csv: "id,price\n1,5\n" } }
+  - { name: keyed, operator: sql, ` + more + `config: { query: "SELECT * FROM sales" } }
+`)}, builtin.Catalog(nil))
+		require.Len(t, problems, 1)
+		require.Equal(t, wrong, problems[0].Suggestion)
+	}
 	for _, c := range []struct{ query, read, wrong string }{
 		{"SELECT *, _partition AS day FROM sales", "SELECT id, upper(day) AS d FROM keyed", ""},
 		{"SELECT * FROM sales WHERE _partition > 'a'", "SELECT id, price FROM keyed", ""},

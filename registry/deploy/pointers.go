@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 )
@@ -124,18 +126,30 @@ func FailedChecks(
 	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, ref registry.Ref, revision int64,
 ) (string, error) {
 	var names []string
+	checks := map[string]dag.Check{}
 	for _, c := range job.Def.Checks {
 		if c.Output == output && c.Severity == "error" {
-			names = append(names, c.Name)
+			names, checks[c.Name] = append(names, c.Name), c
 		}
 	}
 
-	var text string
-	err := tx.QueryRow(ctx, `
-		SELECT coalesce(string_agg(format('%s: %s', name, coalesce(error, format('%s rows', failures))), '; ' ORDER BY name), '')
+	rows, err := tx.Query(ctx, `
+		SELECT name, failures, coalesce(sample, 'null'), coalesce(error, '')
 		FROM check_results WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
-		AND severity = 'error' AND outcome <> 'pass' AND name = ANY($4)`, ref.Version, ref.Key, revision, names).Scan(&text)
-	return text, err
+		AND severity = 'error' AND outcome <> 'pass' AND name = ANY($4) ORDER BY name`,
+		ref.Version, ref.Key, revision, names)
+	if err != nil {
+		return "", fmt.Errorf("failed checks: %w", err)
+	}
+	var (
+		texts []string
+		r     registry.CheckResult
+	)
+	_, err = pgx.ForEachRow(rows, []any{&r.Name, &r.Failures, &r.Sample, &r.Error}, func() error {
+		texts = append(texts, r.Name+": "+r.Failed(checks[r.Name]))
+		return nil
+	})
+	return strings.Join(texts, "; "), err
 }
 
 // MarkReady takes a version from Building to Ready, with its contract, which is complete now, and reports whether it

@@ -25,7 +25,8 @@ type File struct {
 	Hash     [sha256.Size]byte // of everything that a deploy would send
 }
 
-// Find reads every DAG file under dir, except in hidden folders, and returns producers before consumers.
+// Find reads every DAG file under dir, except in hidden folders, and returns producers before consumers. Each is
+// checked with what the others publish.
 func Find(dir string, vars map[string]string) ([]*File, error) {
 	catalog, err := builtinCatalog()
 	if err != nil {
@@ -37,19 +38,30 @@ func Find(dir string, vars map[string]string) ([]*File, error) {
 		return nil, err
 	}
 
-	var found []*File
+	var sources []Source
 	for _, folder := range folders {
-		d, err := readFile(filepath.Join(folder, FileName), vars, catalog)
+		path, err := filepath.Abs(filepath.Join(folder, FileName))
+		if err != nil {
+			return nil, fmt.Errorf("read DAG file: %w", err)
+		}
+		text, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // it vanished
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("read DAG file: %w", err)
 		default:
-			found = append(found, d)
+			sources = append(sources, Source{Path: path, Text: text, Vars: vars})
 		}
 	}
-	if len(found) == 0 {
+	if len(sources) == 0 {
 		return nil, noneBelow(dir)
+	}
+
+	found := make([]*File, len(sources))
+	for i, seen := range NewGroup(catalog).Look(sources) {
+		if found[i], err = seen.file(); err != nil {
+			return nil, err
+		}
 	}
 	return inOrder(found), nil
 }
@@ -72,21 +84,14 @@ func Folders(dir string) (folders []string, err error) {
 	return folders, err
 }
 
-// readFile reads and parses one DAG file.
-func readFile(path string, vars map[string]string, catalog dag.Catalog) (*File, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read DAG file: %w", err)
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return nil, fmt.Errorf("read DAG file: %w", err)
-	}
-	d := &File{Source: Source{Path: path, Text: text, Vars: vars}}
-	if d.Doc, d.Problems, err = d.Parse(catalog); err != nil {
-		return nil, err
+// file returns a file for commands, which use no document that has problems.
+func (s Seen) file() (*File, error) {
+	d := &File{Source: s.Source, Doc: s.Doc, Problems: s.Problems}
+	if len(s.Problems) > 0 {
+		d.Doc = nil
 	}
 	d.Hash = d.contentHash()
-	return d, nil
+	return d, s.Err
 }
 
 // SavedAt returns when the DAG file, or a file that it names, was last saved.

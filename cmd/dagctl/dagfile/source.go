@@ -114,12 +114,18 @@ func (s Source) Parse(catalog dag.Catalog) (*dag.Document, dag.Problems, error) 
 
 // Look is Parse for editors: it returns what can be read of a document that has problems, too.
 func (s Source) Look(catalog dag.Catalog) (*dag.Document, dag.Problems, error) {
+	return s.lookWith(catalog, foreign{})
+}
+
+// lookWith is Look, with what is known of datasets of other DAGs.
+func (s Source) lookWith(catalog dag.Catalog, reads foreign) (*dag.Document, dag.Problems, error) {
 	root, err := os.OpenRoot(filepath.Dir(s.Path))
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the DAG file's folder: %w", err)
 	}
 	defer root.Close()
-	doc, problems := dag.Look(dag.File{Name: s.Path, Text: s.Text, Files: root.FS(), Vars: s.Vars}, catalog)
+	doc, problems := dag.Look(dag.File{Name: s.Path, Text: s.Text, Files: root.FS(), Vars: s.Vars,
+		Datasets: reads.by, Columns: reads.columns}, catalog)
 	return doc, problems, nil
 }
 

@@ -23,7 +23,8 @@ func ValidateCommand(c *cli.CLI, connect func() (Server, error)) *cobra.Command 
 		Short: "Check DAG files, without a server or with one",
 		Long: `Checks DAG files against this program's operators and reports all problems at once, each with its line
 and, if there is one, a suggestion. With --output json it prints the problems as a list for programs. A folder without
-a dag.yaml of its own stands for all DAG files below it.
+a dag.yaml of its own stands for all DAG files below it, and files that are checked together know each other: columns
+and partitions of datasets that one publishes and another reads are checked, too.
 
 It asks no server, unless --server is given: then it checks against the operators of the target, and has it plan each
 valid file, which changes nothing. So it finds what only a server knows, as "dagctl plan" does: inputs from other DAGs
@@ -49,15 +50,15 @@ that do not exist or whose partitions do not fit, columns that they do not have,
 			all := dag.Problems{}
 			var sound []string
 			var files []*File
-			for _, src := range sources {
-				doc, problems, err := against.validate(cmd.Context(), src)
+			for _, seen := range NewGroup(against.catalog).Look(sources) {
+				doc, problems, err := against.validate(cmd.Context(), seen)
 				if err != nil {
 					return err
 				}
 				all = append(all, problems...)
 				if doc != nil {
-					files = append(files, &File{Source: src, Doc: doc})
-					sound = append(sound, fmt.Sprintf("%s: DAG %s is valid: %s, %s", src.Path, doc.Name,
+					files = append(files, &File{Source: seen.Source, Doc: doc})
+					sound = append(sound, fmt.Sprintf("%s: DAG %s is valid: %s, %s", seen.Path, doc.Name,
 						plural.Of(len(doc.Jobs), "job"), plural.Of(len(doc.Publish), "published dataset")))
 				}
 			}
@@ -101,11 +102,14 @@ func validatingAgainst(ctx context.Context, connect func() (Server, error)) (v v
 	return v, err
 }
 
-// validate returns a file's document, and what is wrong with it.
-func (v validator) validate(ctx context.Context, src Source) (*dag.Document, dag.Problems, error) {
-	doc, problems, err := src.Parse(v.catalog)
-	if err == nil && len(problems) == 0 && v.server != nil {
-		problems, err = src.onServer(ctx, v.server, doc)
+// validate returns a file's document, if nothing is wrong with it, and what is.
+func (v validator) validate(ctx context.Context, s Seen) (*dag.Document, dag.Problems, error) {
+	if s.Err != nil || len(s.Problems) > 0 {
+		return nil, s.Problems, s.Err
 	}
-	return doc, problems, err
+	if v.server == nil {
+		return s.Doc, nil, nil
+	}
+	problems, err := s.onServer(ctx, v.server, s.Doc)
+	return s.Doc, problems, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/query"
+	"github.com/dagctl/dagctl/web"
 )
 
 // QueryCommand returns `dagctl query`.
@@ -20,7 +21,7 @@ func QueryCommand(c *cli.CLI) *cobra.Command {
 	var (
 		at, dag, file, from string
 		limit               int
-		explain             bool
+		explain, page       bool
 	)
 	cmd := &cobra.Command{
 		Use:   "query SQL | -f FILE",
@@ -36,11 +37,13 @@ writers. With --dag, the query reads the datasets of other DAGs from the version
 
 Besides table, json and yaml, --output can be csv or ndjson, or arrow and parquet, which have exact types: a stream of
 Arrow's IPC format, and a Parquet file. These have all rows, however many there are; --limit has the first of them. The
-others have 1000 unless --limit says otherwise. --explain prints how the statement would be run, and does not run it.`,
+others have 1000 unless --limit says otherwise. --explain prints how the statement would be run, and does not run it.
+--page prints the address of the page that has the statement: run there, its rows are drawn as a chart, too.`,
 		Example: `  dagctl query "SELECT carrier, avg(delay) FROM airport_delays GROUP BY ALL ORDER BY 2 DESC"
   dagctl query "SELECT count(*) FROM airport_delays" --at candidate
   dagctl query -f report.sql --output csv > report.csv
   dagctl query "SUMMARIZE airport_delays"
+  dagctl query "SELECT day, delay FROM airport_delays" --page
   dagctl query "FROM airport_delays" --output arrow --file delays.arrows`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -59,6 +62,9 @@ others have 1000 unless --limit says otherwise. --explain prints how the stateme
 			case limit == 0 && cmd.Flags().Changed("limit"):
 				return fault.New(fault.Invalid, "--limit 0 shows nothing").
 					WithHint("give at least 1; without --limit, --output csv, ndjson, arrow and parquet have all rows")
+			case page && (explain || file != "" || limit > 0 || streams):
+				return fault.New(fault.Invalid, "--page prints an address, and no rows").
+					WithHint("leave out --explain, --limit, --file and --output: the page has all of these")
 			case explain && streams:
 				return fault.New(fault.Invalid, "a plan has no form in %s", c.Output).
 					WithHint("leave --output out, or write --output json")
@@ -70,6 +76,9 @@ others have 1000 unless --limit says otherwise. --explain prints how the stateme
 			api, err := c.Connect()
 			if err != nil {
 				return err
+			}
+			if page {
+				return printPage(c, api, web.QueryLink(sql, at, dag))
 			}
 			api.NoTimeout() // the server limits how long a query may take
 			body := map[string]any{"sql": sql}
@@ -112,10 +121,21 @@ others have 1000 unless --limit says otherwise. --explain prints how the stateme
 	f.IntVar(&limit, "limit", 0, "maximum number of rows (default 1000; all of csv, ndjson, arrow and parquet)")
 	f.StringVarP(&from, "from", "f", "", "file with the statement; - reads standard input")
 	f.StringVar(&file, "file", "", "where to write csv, ndjson, arrow or parquet; default: standard output")
+	f.BoolVar(&page, "page", false, "print the address of the page that has the statement")
 	f.BoolVar(&explain, "explain", false, "print the plan of the statement, and do not run it")
 	_ = cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions([]string{"live", "candidate"},
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// printPage prints the address of a page of the server.
+func printPage(c *cli.CLI, api *cli.Client, path string) error {
+	if path == "" {
+		return fault.New(fault.Invalid, "the statement is too long for an address").
+			WithHint("paste it into %s/query", api.Target.URL)
+	}
+	address := strings.TrimRight(api.Target.URL, "/") + path
+	return c.Print(map[string]string{"url": address}, func(w io.Writer) { fmt.Fprintln(w, address) })
 }
 
 // statement returns the statement of an argument or of a file.

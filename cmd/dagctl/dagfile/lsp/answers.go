@@ -3,15 +3,19 @@ package lsp
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // The kinds of completions that editors have pictures for.
 const (
+	kindFunction = 3
 	kindField    = 5
 	kindModule   = 9
 	kindProperty = 10
@@ -44,6 +48,12 @@ func (p *place) complete() []completion {
 					Doc: job.Description})
 			}
 		}
+	case p.namesDataset():
+		for _, name := range slices.Sorted(maps.Keys(p.others)) {
+			d := p.others[name]
+			list = append(list, completion{Label: name, Kind: kindModule, Detail: "of DAG " + d.doc.Name,
+				Doc: d.Description})
+		}
 	case p.namesColumns() && p.job != nil:
 		for _, columns := range p.outputs(p.job.Name) {
 			for _, c := range columns {
@@ -70,6 +80,28 @@ func (p *place) namesColumns() bool {
 	})
 }
 
+// columns returns the columns of an input, as far as they are known.
+func (p *place) columns(in dag.Input) []dag.Column {
+	if in.Dataset != "" {
+		return p.others[in.Dataset].columns()
+	}
+	if outputs := p.outputs(in.Job); in.Output < len(outputs) {
+		return outputs[in.Output]
+	}
+	return nil
+}
+
+// columns returns the columns of a dataset, as far as they are known.
+func (d published) columns() []dag.Column {
+	if d.doc == nil {
+		return nil
+	}
+	if outputs := d.doc.Columns[d.Job]; d.Output < len(outputs) {
+		return outputs[d.Output]
+	}
+	return nil
+}
+
 // outputs returns the columns of a job's outputs, as far as they are known.
 func (p *place) outputs(job string) [][]dag.Column {
 	if p.doc == nil {
@@ -79,6 +111,9 @@ func (p *place) outputs(job string) [][]dag.Column {
 }
 
 var afterDot = regexp.MustCompile(`"?([\pL_][\pL\pN_]*)"?\."?[\pL\pN_]*$`)
+
+// rowPartition is the column that no star shows: the key of the partition that a row of an input is in.
+var rowPartition = dag.Column{Name: relations.Partition, Type: "VARCHAR"}
 
 // columnsAndRelations returns what a statement may name: after a dot only the columns of that relation.
 func (p *place) columnsAndRelations() []completion {
@@ -104,8 +139,15 @@ func (p *place) columnsAndRelations() []completion {
 		if of == "" {
 			list = append(list, completion{Label: in.As, Kind: kindModule, Detail: in.Source(), Insert: quoted(in.As)})
 		}
-		if outputs := p.outputs(in.Job); in.Output < len(outputs) {
-			add(in.As, outputs[in.Output])
+		columns := p.columns(in)
+		if !slices.ContainsFunc(columns, isRowPartition) {
+			columns = append(slices.Clone(columns), rowPartition)
+		}
+		add(in.As, columns)
+	}
+	if of == "" && p.doc != nil {
+		for _, name := range p.doc.Macros {
+			list = append(list, completion{Label: name, Kind: kindFunction, Detail: "macro", Insert: quoted(name)})
 		}
 	}
 	if p.path[len(p.path)-1] == "sql" {
@@ -115,6 +157,8 @@ func (p *place) columnsAndRelations() []completion {
 	}
 	return list
 }
+
+func isRowPartition(c dag.Column) bool { return strings.EqualFold(c.Name, rowPartition.Name) }
 
 // relation returns the input that a name in a statement stands for, which may be an alias.
 func (p *place) relation(name string) string {
@@ -239,6 +283,9 @@ func (p *place) describe() string {
 			if strings.EqualFold(in.As, p.word) && in.Job != "" {
 				return p.describeJob(in.Job, in.Output)
 			}
+			if strings.EqualFold(in.As, p.word) {
+				return p.others[in.Dataset].describe()
+			}
 		}
 		for _, c := range p.columnsAndRelations() {
 			if strings.EqualFold(c.Label, p.word) {
@@ -248,6 +295,9 @@ func (p *place) describe() string {
 		return ""
 	}
 
+	if d, ok := p.others[p.word]; ok && p.namesDataset() {
+		return d.describe()
+	}
 	if p.doc != nil {
 		if _, ok := p.doc.Job(p.word); ok {
 			return p.describeJob(p.word, -1)
@@ -274,31 +324,92 @@ func (p *place) describeJob(name string, output int) string {
 	}
 
 	for o, columns := range p.outputs(name) {
-		if columns == nil || output >= 0 && o != output {
-			continue
-		}
-		says += "\n\n| column | type |\n| --- | --- |"
-		for _, c := range columns {
-			says += fmt.Sprintf("\n| %s | %s |", c.Name, c.Type)
+		if output < 0 || o == output {
+			says += table(columns)
 		}
 	}
 	return says
 }
 
-// definition returns where the job is that the word at the cursor stands for.
+// describe returns what a dataset is and which columns it has; empty: nobody knows it.
+func (d published) describe() string {
+	if d.doc == nil {
+		return ""
+	}
+	says := fmt.Sprintf("**%s**, published by DAG %s from job %s", d.Name, d.doc.Name, d.Job)
+	if d.Description != "" {
+		says += "\n\n" + d.Description
+	}
+	return says + table(d.columns())
+}
+
+// table returns columns for people; empty: they are not known.
+func table(columns []dag.Column) string {
+	if columns == nil {
+		return ""
+	}
+	says := "\n\n| column | type |\n| --- | --- |"
+	for _, c := range columns {
+		says += fmt.Sprintf("\n| %s | %s |", c.Name, c.Type)
+	}
+	return says
+}
+
+// namesDataset reports whether the field at the cursor names a dataset of another DAG.
+func (p *place) namesDataset() bool { return len(p.path) > 0 && p.path[len(p.path)-1] == "dataset" }
+
+// definition returns where the word at the cursor is defined: a job in this file, a dataset in that of its DAG.
 func (p *place) definition(uri string) any {
-	name := p.word
+	name, dataset := p.word, ""
+	if p.namesDataset() {
+		dataset = p.word
+	}
 	if p.sql && p.job != nil {
 		for _, in := range p.job.Inputs {
 			if strings.EqualFold(in.As, p.word) {
-				name = in.Job
+				name, dataset = in.Job, in.Dataset
 			}
 		}
 	}
+	if d, ok := p.others[dataset]; ok {
+		at := spanOf(d.lines, d.Position.Line, d.Position.Column, utf8.RuneCountInString(d.Name))
+		return map[string]any{"uri": uriOf(d.path), "range": at}
+	}
+
+	if at := p.macro(uri); p.sql && at != nil {
+		return at
+	}
+
 	for n, line := range p.lines {
 		if found := nameField.FindStringSubmatchIndex(line); found != nil && line[found[2]:found[3]] == name {
 			at := func(byte int) position { return position{n, utf16Column(line, len([]rune(line[:byte])))} }
 			return map[string]any{"uri": uri, "range": span{at(found[2]), at(found[3])}}
+		}
+	}
+	return nil
+}
+
+var macroDefined = regexp.MustCompile(`(?i)\bmacro\s+"?(\w+)`)
+
+// macro returns where the macro is defined that the word at the cursor names; nil: it names none.
+func (p *place) macro(uri string) any {
+	path, ok := pathOf(uri)
+	if !ok || p.doc == nil {
+		return nil
+	}
+	named := func(name string) bool { return strings.EqualFold(name, p.word) }
+	if !slices.ContainsFunc(p.doc.Macros, named) {
+		return nil
+	}
+
+	for _, file := range slices.Sorted(maps.Keys(p.doc.Files)) {
+		lines := linesOf(string(p.doc.Files[file]))
+		for n, line := range lines {
+			if found := macroDefined.FindStringSubmatchIndex(line); found != nil && named(line[found[2]:found[3]]) {
+				column := utf8.RuneCountInString(line[:found[2]]) + 1
+				return map[string]any{"uri": uriOf(filepath.Join(filepath.Dir(path), filepath.FromSlash(file))),
+					"range": spanOf(lines, n+1, column, utf8.RuneCountInString(p.word))}
+			}
 		}
 	}
 	return nil

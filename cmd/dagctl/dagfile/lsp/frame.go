@@ -31,10 +31,12 @@ type failure struct {
 }
 
 const (
-	noJSON        = -32700
-	unknownMethod = -32601
-	badParams     = -32602
-	mostBytes     = 64 << 20 // of a message; files have at most 2 MiB
+	noJSON         = -32700
+	badRequest     = -32600
+	unknownMethod  = -32601
+	badParams      = -32602
+	notInitialized = -32002
+	mostBytes      = 64 << 20 // of a message; files have at most 2 MiB
 )
 
 // errNoJSON is the error of a message whose body is none, behind which the next one begins.

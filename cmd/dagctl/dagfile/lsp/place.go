@@ -12,7 +12,8 @@ import (
 // a text that is being written is rarely YAML.
 type place struct {
 	schema map[string]any
-	doc    *dag.Document // of the last text that could be read; nil: none was
+	doc    *dag.Document        // of the last text that could be read; nil: none was
+	others map[string]published // the datasets that other DAG files publish, by name
 	lines  []string
 	line   int
 	before string // of the line, up to the cursor
@@ -33,7 +34,12 @@ func (s *server) look(uri string, at position) *place {
 	if t == nil {
 		t = &text{}
 	}
-	p := &place{schema: s.schema, doc: t.doc, lines: linesOf(t.now), line: at.Line}
+	p := &place{schema: s.schema, doc: t.doc, others: map[string]published{}, lines: linesOf(t.now), line: at.Line}
+	for name, d := range s.datasets {
+		if path, _ := pathOf(uri); d.path != path {
+			p.others[name] = d
+		}
+	}
 	if at.Line < 0 || at.Line >= len(p.lines) {
 		return p
 	}
