@@ -92,6 +92,13 @@ func TestOperatorStateFollowsEveryRename(t *testing.T) {
 				TaskSelection: views.TaskSelection{DAG: "mail", Job: steps[len(steps)-1].name}, Limit: 10})
 			require.NoError(t, err)
 			require.Len(t, list, len(steps))
+
+			for _, job := range steps[:len(steps)-1] {
+				if now := steps[len(steps)-1].name; job.name != now {
+					_, err := w.D.Views.Job(t.Context(), w.Caller, "mail", job.name)
+					require.ErrorContains(t, err, "mail/"+job.name+" is now mail/"+now)
+				}
+			}
 		})
 	}
 }
