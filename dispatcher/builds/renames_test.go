@@ -103,6 +103,24 @@ func TestOperatorStateFollowsEveryRename(t *testing.T) {
 	}
 }
 
+// A job with effects goes on with what it has not acted on, and does not begin anew.
+func TestEffectsFollowEveryRename(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	for i, job := range []lettered{{name: "a"}, {name: "b", from: "a"}, {name: "c", from: "b"}, {name: "c"}} {
+		job.letter = "A"
+		w.Serve(dispatchertest.Edit(letterDAG(w, job), "jobs:\n", "jobs:\n"+dispatchertest.Raw,
+			"    source: { kind: manual }\n", "    inputs: [{ from: { job: raw } }]\n"))
+		require.Equal(t, strings.Repeat("A", i), stateOf(w, job.name))
+
+		w.Probe.Put("raw", []string{"2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"}[i], "a")
+		w.Poll()
+		w.Settle()
+		require.Equal(t, strings.Repeat("A", i+1), stateOf(w, job.name))
+	}
+}
+
 // An old name is free for a new job, which has nothing of the one that had it before.
 func TestANewJobUnderAnOldNameBeginsWithNothing(t *testing.T) {
 	t.Parallel()
