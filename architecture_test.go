@@ -218,6 +218,8 @@ var owners = map[string][]string{
 var lent = map[string][]string{
 	// A DAG's timers go with it, in the transaction of its deletion; timers imports dispatcher, so it cannot be called.
 	"dispatcher/upkeep/delete.go": {"scheduled_events"},
+	// The timers of a renamed job go with it, in the transaction of the cutover, as its pause does.
+	"dispatcher/builds/cutover.go": {"scheduled_events"},
 	// Sweeps remove ended timers, and the positions at partitions that are gone, in the statements that look for them.
 	"dispatcher/upkeep/old_rows.go": {"scheduled_events", "partition_versions"},
 	// A dataset's view follows the pointers inside PostgreSQL, so that a cutover moves them and runs no DDL.

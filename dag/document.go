@@ -37,8 +37,11 @@ type Document struct {
 
 // Job is one node of the DAG.
 type Job struct {
-	Name        string     `json:"name"`
-	RenamedFrom string     `json:"renamed_from,omitempty"`
+	Name        string `json:"name"`
+	RenamedFrom string `json:"renamed_from,omitempty"`
+	// GivenIdentity is the job's identity where that is neither of its names: what served before says so.
+	GivenIdentity string `json:"identity,omitempty"`
+
 	Description string     `json:"description,omitempty"`
 	Activation  Activation `json:"activation,omitempty"`
 	Runtime     string     `json:"runtime,omitempty"`

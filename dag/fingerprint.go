@@ -37,9 +37,17 @@ func (j *Job) ForwardOnly(op OperatorSpec) bool {
 	return j.Source != nil && (!op.Replayable || !slices.Contains(replays, j.Source.Kind))
 }
 
-// Identity returns the name under which the job was first deployed. As long as `renamed_from` stays in the file, a
-// rename changes no fingerprint.
-func (j *Job) Identity() string { return cmp.Or(j.RenamedFrom, j.Name) }
+// Identity returns what stays the same however often the job is renamed: as a rule, the name under which it was first
+// deployed. A rename changes no fingerprint.
+func (j *Job) Identity() string { return cmp.Or(j.GivenIdentity, j.RenamedFrom, j.Name) }
+
+// Identify gives a job its identity.
+func (j *Job) Identify(identity string) {
+	j.GivenIdentity = ""
+	if j.Identity() != identity {
+		j.GivenIdentity = identity
+	}
+}
 
 // Definitions holds the hash of each job of a document by itself. All fingerprints are computed from them, so that the
 // long part of a job, its parsed queries, is encoded and hashed once.

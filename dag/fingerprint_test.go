@@ -95,6 +95,7 @@ func TestFingerprintFields(t *testing.T) {
 		// A job's own name does not affect what it computes; consumers see it (TestFingerprintRename).
 		{"Name", out, func(j *Job) {}},
 		{"RenamedFrom", out, func(j *Job) {}},
+		{"GivenIdentity", out, func(j *Job) {}},
 		{"Description", out, func(j *Job) { j.Description = "other" }},
 		{"Activation", out, func(j *Job) { j.Activation = ActivationSource }}, // follows from inputs and source
 		{"Runtime", out, func(j *Job) { j.Runtime = "lambda" }},

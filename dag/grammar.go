@@ -141,7 +141,7 @@ var noInputs = &setting{"operator", Seed} // nor a source
 var jobShape = objectShape{what: "a job", oneOf: []string{"source", "inputs"}, unless: noInputs, fields: append([]field{
 	{name: "name", of: nameShape, doc: "Unique in the DAG; a job is addressed as DAG/JOB.", required: true},
 	{name: "renamed_from", of: nameShape,
-		doc: "The name under which the job was first deployed: it keeps that identity."},
+		doc: "The name that the job has in the version that serves: it stays the same job. May go once it has served."},
 	{name: "description", of: sentence},
 	{name: "activation", of: oneOf("source", "reactive"), doc: "Derived from source or inputs."},
 	runtimeField,

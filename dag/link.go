@@ -77,7 +77,9 @@ func (d *decoder) uniqueNames(doc *Document, nodes []value) {
 		switch _, exists := lines[name]; {
 		case name == "":
 		case exists:
-			d.node(place, CodeConflict, "`renamed_from` names %q, which is a job of this file", name)
+			d.node(place, CodeConflict, "`renamed_from` names %q, which is a job of this file", name).
+				suggest("leave it out once %s has served under its new name; two jobs swap their names by way of a "+
+					"third one, each rename in a deploy of its own", doc.Jobs[i].Name)
 		case former[name]:
 			d.node(place, CodeDuplicate, "two jobs are renamed from %q", name)
 		}

@@ -60,9 +60,15 @@ func TestAPlanSaysThatDeliveriesAreForgotten(t *testing.T) {
 		"what it reads. If it is the same job, `renamed_from: told` keeps that"},
 		said("- name: told", "- name: posted"))
 
-	// The first name is what counts: a job that no longer says that it was renamed is another one.
+	// A job that was renamed stays the same one without a line that says so. The next rename is from its name of now.
 	w.Serve(dispatchertest.Edit(watching, "- name: told", "- name: posted\n    renamed_from: told"))
-	require.Len(t, said("- name: told", "- name: posted"), 1)
+	require.Empty(t, said("- name: told", "- name: posted"))
+	_, err = w.Vault.BindSecret(t.Context(), w.Caller, "OPS", authz.Binding{AddJobs: []string{"watching/rung"}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"job rung is new: it does not know what job posted has delivered, and delivers again " +
+		"what it reads. If it is the same job, `renamed_from: posted` keeps that"},
+		said("- name: told", "- name: rung"))
+	require.Empty(t, said("- name: told", "- name: rung\n    renamed_from: posted"))
 }
 
 // A dataset without the columns of alerts is refused when the DAG is planned.

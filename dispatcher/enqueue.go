@@ -264,7 +264,7 @@ func knownKeys(
 		return map[string]uuid.UUID{}, nil
 	}
 
-	origins, err := deploy.OriginsNamed(ctx, tx, job)
+	origins, err := deploy.OriginsOfJob(ctx, tx, job)
 	if err != nil {
 		return nil, err
 	}

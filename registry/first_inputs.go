@@ -37,7 +37,7 @@ func FirstInputs(ctx context.Context, tx pgx.Tx, b Build) ([]FirstInput, error) 
 		JOIN dataset_pointers d ON d.org_id = $1 AND d.dataset_uuid = i.dataset_uuid
 		JOIN partition_versions p ON p.dataset_version = d.dataset_version AND p.state = 'Published'
 		WHERE c.org_id = $1 AND c.dag_name = $2
-		  AND NOT EXISTS (SELECT FROM jobs o WHERE o.dag_version_id = c.previous_version_id AND o.name = j.name)`,
+		  AND NOT EXISTS (SELECT FROM jobs o WHERE o.dag_version_id = c.previous_version_id AND o.identity = j.identity)`,
 		b.OrgID, b.DAG)
 	if err != nil {
 		return nil, fmt.Errorf("first inputs of jobs with effects: %w", err)

@@ -86,13 +86,15 @@ func (r *Registry) KnownJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID
 	return jobs, fault.Wrap(err, "names of jobs")
 }
 
-// NewName returns the name that a job of a DAG has now; "" if it was not renamed.
+// NewName returns the name that a job of a DAG has now which had a name in a version that served; "" if it was not
+// renamed. It relies on the key (dag_version_id, name) of jobs.
 func NewName(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, job string) (name string, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT coalesce(max(o.known_as), '') FROM jobs o
-		JOIN dag_current_versions c ON c.org_id = o.org_id AND c.dag_name = o.dag_name
-		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = o.known_as
-		WHERE o.org_id = $1 AND o.dag_name = $2 AND o.name = $3 AND o.id = o.origin_job_id`,
+		SELECT coalesce((array_agg(j.name ORDER BY v.number DESC))[1], '') FROM dag_versions v
+		JOIN jobs n ON n.dag_version_id = v.id AND n.name = $3
+		JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.identity = n.identity AND j.name <> n.name
+		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.activated_at IS NOT NULL`,
 		org, dagName, job).Scan(&name)
 	return name, fault.Wrap(err, "find a renamed job")
 }

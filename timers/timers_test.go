@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher"
+	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -134,8 +136,12 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) deploy(attempts int) {
 	w.t.Helper()
-	deployed, err := deploy.New(w.registry).Deploy(w.t.Context(), w.caller, "mail",
-		registry.DeployRequest{YAML: fmt.Sprintf(birthdays, attempts)})
+	w.serve(fmt.Sprintf(birthdays, attempts))
+}
+
+func (w *world) serve(yaml string) {
+	w.t.Helper()
+	deployed, err := deploy.New(w.registry).Deploy(w.t.Context(), w.caller, "mail", registry.DeployRequest{YAML: yaml})
 	require.NoError(w.t, err)
 	w.dispatcher.Wake()
 	require.Eventually(w.t, func() bool {
@@ -220,6 +226,37 @@ func TestATimerFiresOnceAndRepeats(t *testing.T) {
 	w.deploy(5)
 	w.deliver(again.UTC)
 	require.Equal(t, 3, w.made())
+}
+
+// Timers go with their job to a new name, and back with a rollback.
+func TestTimersFollowARenamedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	now := at(t, "2027-01-01T00:00:00Z")
+	first := w.create(NewTimer{Local: "2027-01-02T00:00", Timezone: "UTC", Payload: json.RawMessage(`{"user": 1}`)}, now)
+	second := w.create(NewTimer{Local: "2027-01-03T00:00", Timezone: "UTC", Payload: json.RawMessage(`{"user": 2}`)}, now)
+	renamed := strings.NewReplacer("- name: birthday", "- name: day\n    renamed_from: birthday",
+		"[birthday, other]", "[day, other]").Replace(fmt.Sprintf(birthdays, 3))
+	w.serve(renamed)
+	require.Equal(t, "day", w.get(first.ID).Job)
+	w.deliver(first.UTC)
+	require.Equal(t, 1, w.made())
+	w.settled(first.ID, "COMPLETED")
+
+	// A new job under the old name has none of them.
+	w.serve(strings.Replace(renamed, "\n    renamed_from: birthday", "", 1) +
+		"  - { name: birthday, operator: told, source: { kind: timer }, outputs: 0 }\n")
+	third := w.create(NewTimer{Local: "2027-01-04T00:00", Timezone: "UTC", Payload: json.RawMessage(`{"user": 3}`)}, now)
+	require.Equal(t, "day", w.get(second.ID).Job)
+
+	one := 1
+	_, err := w.dispatcher.Builds.Rollback(t.Context(), w.caller, "mail", builds.RollbackRequest{To: &one})
+	require.NoError(t, err)
+	require.Equal(t, "birthday", w.get(second.ID).Job)
+	w.deliver(second.UTC)
+	require.Equal(t, 2, w.made())
+	w.deliver(third.UTC)
+	require.Equal(t, 2, w.made(), "its job does not serve")
 }
 
 func TestManyProcessesDeliverEachTimerOnce(t *testing.T) {

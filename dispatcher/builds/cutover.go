@@ -221,7 +221,11 @@ func (bs *Builds) Swap(
 	if err != nil || !moved {
 		return false, err
 	}
-	if err := carryNames(ctx, tx, b); err != nil {
+	jobs, err := bs.registry.VersionJobs(ctx, tx, b.ID)
+	if err != nil {
+		return false, err
+	}
+	if err := carryNames(ctx, tx, b, deploy.Renamings(before, jobs)); err != nil {
 		return false, err
 	}
 	for _, m := range queues {
@@ -240,10 +244,6 @@ func (bs *Builds) Swap(
 		return false, err
 	}
 
-	jobs, err := bs.registry.VersionJobs(ctx, tx, b.ID)
-	if err != nil {
-		return false, err
-	}
 	if err := bs.sources.Sync(ctx, tx, b, jobs, reason, now); err != nil {
 		return false, err
 	}
@@ -267,18 +267,39 @@ func (bs *Builds) Swap(
 	return true, nil
 }
 
-// carryNames gives renamed jobs their tasks under the new name, and the pauses that they had under the old one.
-func carryNames(ctx context.Context, tx pgx.Tx, b registry.Build) error {
-	renamed, err := deploy.CarryNames(ctx, tx, b)
-	if err != nil {
+// namedTables hold what belongs to a job by its name, and whether a job has one row of a key.
+var namedTables = []struct {
+	name  string
+	keyed bool
+}{{"pauses", true}, {"sources", true}, {"effect_positions", true}, {"scheduled_events", false}}
+
+// carryNames gives jobs their tasks under the names that they have now, and renamed ones what they had under the old
+// names: pauses, states of sources, how far they have acted, timers. Two jobs may swap their names, so the rows of all
+// leave the old names first.
+func carryNames(ctx context.Context, tx pgx.Tx, b registry.Build, renamed []deploy.Renaming) error {
+	if err := deploy.CarryNames(ctx, tx, b); err != nil || len(renamed) == 0 {
 		return err
 	}
-	for _, r := range renamed {
-		if _, err := tx.Exec(ctx, `
-			UPDATE pauses p SET job_name = $4 WHERE p.org_id = $1 AND p.dag_name = $2 AND p.job_name = $3
-			AND NOT EXISTS (SELECT FROM pauses o WHERE o.org_id = $1 AND o.dag_name = $2 AND o.job_name = $4)`,
-			b.OrgID, b.DAG, r.From, r.To); err != nil {
-			return fmt.Errorf("carry the pause of %s/%s: %w", b.DAG, r.From, err)
+	from, between, to := make([]string, len(renamed)), make([]string, len(renamed)), make([]string, len(renamed))
+	for i, r := range renamed {
+		from[i], between[i], to[i] = r.From, "~~"+r.From, r.To // no job has such a name
+	}
+
+	for _, table := range namedTables {
+		moved := `UPDATE ` + table.name + ` t SET job_name = r.new FROM unnest($3::text[], $4::text[]) AS r(old, new)
+			WHERE t.org_id = $1 AND t.dag_name = $2 AND t.job_name = r.old`
+		_, err := tx.Exec(ctx, moved, b.OrgID, b.DAG, from, between)
+		if err == nil && table.keyed { // what is left there belongs to no job
+			_, err = tx.Exec(ctx, `DELETE FROM `+table.name+` t USING unnest($3::text[], $4::text[]) AS r(old, new)
+				WHERE t.org_id = $1 AND t.dag_name = $2 AND t.job_name = r.new AND EXISTS (
+					SELECT FROM `+table.name+` m WHERE m.org_id = $1 AND m.dag_name = $2 AND m.job_name = r.old)`,
+				b.OrgID, b.DAG, between, to)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, moved, b.OrgID, b.DAG, between, to)
+		}
+		if err != nil {
+			return fmt.Errorf("carry the %s of renamed jobs of %s: %w", table.name, b.DAG, err)
 		}
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
-// Forgotten says which jobs begin without the memory of what they have delivered: that belongs to the first name of a
-// job, and next has a job of the same operator under another one. delivers reports whether an operator remembers.
+// Forgotten says which jobs begin without the memory of what they have delivered: that belongs to the identity of a
+// job, and next has a job of the same operator with another one. delivers reports whether an operator remembers.
 func Forgotten(live, next []*dag.Job, delivers func(operator string) bool) (findings []Finding) {
 	stays, known := map[string]bool{}, map[string]bool{}
 	for _, job := range next {
@@ -29,8 +29,8 @@ func Forgotten(live, next []*dag.Job, delivers func(operator string) bool) (find
 		known[heir.Identity()] = true // one heir for each
 		findings = append(findings, Finding{Kind: DeliveriesForgotten, Level: Says,
 			Text: fmt.Sprintf("job %s is new: it does not know what job %s has delivered, and delivers again what it "+
-				"reads. If it is the same job, `renamed_from: %s` keeps that", heir.Name, was.Name, was.Identity()),
-			Hint: fmt.Sprintf("give job %s `renamed_from: %s`", heir.Name, was.Identity())})
+				"reads. If it is the same job, `renamed_from: %s` keeps that", heir.Name, was.Name, was.Name),
+			Hint: fmt.Sprintf("give job %s `renamed_from: %s`", heir.Name, was.Name)})
 	}
 	return findings
 }

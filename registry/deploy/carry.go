@@ -325,50 +325,55 @@ func carry(ctx context.Context, tx pgx.Tx, outputs map[Revised][]consumedInput, 
 	return nil
 }
 
-// Renaming is a job that a swap gives another name: a deploy by `renamed_from`, and a rollback by going back.
+// Renaming says under which name lies from now on what belongs to a job by its name.
 type Renaming struct{ From, To string }
 
-// CarryNames makes the tasks of jobs that a swap in this transaction has renamed be found under their new names, those
-// of earlier definitions too, and returns the renamings. Tasks of the version that serves have its names in any case.
-func CarryNames(ctx context.Context, tx pgx.Tx, b registry.Build) ([]Renaming, error) {
-	rows, err := tx.Query(ctx, `
-		WITH named AS (
-			SELECT j.dag_version_id = c.dag_version_id AS serves, j.name, j.definition ->> 'renamed_from' AS former,
-			       j.origin_job_id AS origin, j.output_datasets AS outputs
-			FROM dag_current_versions c JOIN jobs j ON j.dag_version_id IN (c.dag_version_id, c.previous_version_id)
-			WHERE c.org_id = $1 AND c.dag_name = $2)
-		SELECT was.name, n.name FROM named was JOIN named n ON n.serves AND NOT was.serves
-		WHERE (n.origin = was.origin OR n.outputs && was.outputs OR n.former = was.name OR was.former = n.name
-		       OR coalesce(n.former, n.name) = coalesce(was.former, was.name))
-		  AND NOT EXISTS (SELECT FROM named o WHERE o.serves AND o.name = was.name)
-		  AND NOT EXISTS (SELECT FROM named o WHERE NOT o.serves AND o.name = n.name)
-		ORDER BY 1, 2`, b.OrgID, b.DAG)
-	if err != nil {
-		return nil, fmt.Errorf("renamed jobs of %s: %w", b.DAG, err)
+// Renamings compares the names of a version's jobs with those in the version that it replaces. What belongs to a job
+// goes with it to another name: by a deploy with `renamed_from`, and by a rollback. If a job goes and another one gets
+// its name, what was its own is kept for its return. It is pure.
+func Renamings(before, after []*registry.Job) (renamed []Renaming) {
+	was, holder, stays := map[string]string{}, map[string]string{}, map[string]bool{}
+	for _, job := range before {
+		was[job.Def.Identity()], holder[job.Name] = job.Name, job.Def.Identity()
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Renaming])
-	if err != nil {
-		return nil, fmt.Errorf("renamed jobs of %s: %w", b.DAG, err)
+	for _, job := range after {
+		stays[job.Def.Identity()] = true
 	}
+	kept := func(identity string) string { return "~" + identity } // which is no name of a job
 
-	from, to := make([]string, len(all)), make([]string, len(all))
-	for i, r := range all {
-		from[i], to[i] = r.From, r.To
-	}
-	if len(all) > 0 {
-		if _, err := tx.Exec(ctx, `
-			UPDATE jobs o SET known_as = NULLIF(r.new, o.name) FROM unnest($3::text[], $4::text[]) AS r(old, new)
-			WHERE o.org_id = $1 AND o.dag_name = $2 AND o.id = o.origin_job_id
-			  AND coalesce(o.known_as, o.name) = r.old`,
-			b.OrgID, b.DAG, from, to); err != nil {
-			return nil, fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
+	for _, job := range after {
+		from, served := was[job.Def.Identity()]
+		if !served {
+			from = kept(job.Def.Identity())
+		}
+		if from == job.Name {
+			continue
+		}
+		renamed = append(renamed, Renaming{from, job.Name})
+		switch identity, held := holder[job.Name]; {
+		case held && !stays[identity]:
+			renamed = append(renamed, Renaming{job.Name, kept(identity)})
+		case !held && served: // by a job that went earlier
+			renamed = append(renamed, Renaming{job.Name, kept(job.Name)})
 		}
 	}
-	if _, err := tx.Exec(ctx, `
-		UPDATE jobs o SET known_as = NULLIF(j.name, o.name) FROM jobs j
-		WHERE j.dag_version_id = $1 AND o.id = j.origin_job_id AND coalesce(o.known_as, o.name) <> j.name`,
-		b.ID); err != nil {
-		return nil, fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
+	return renamed
+}
+
+// CarryNames makes the tasks of a version's jobs be found under the names that they have in it, those of earlier
+// definitions too. The version has just been cut over to, in the same transaction. Origins are looked up by themselves
+// too: of jobs that were renamed before identities were kept, they may have another one.
+func CarryNames(ctx context.Context, tx pgx.Tx, b registry.Build) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE jobs o SET known_as = NULLIF(n.name, o.name)
+		FROM (SELECT i.id, j.name FROM jobs j
+		      JOIN jobs i ON i.org_id = $1 AND i.dag_name = $2 AND i.identity = j.identity AND i.id = i.origin_job_id
+		      WHERE j.dag_version_id = $3
+		      UNION SELECT origin_job_id, name FROM jobs WHERE dag_version_id = $3) AS n
+		WHERE o.id = n.id AND coalesce(o.known_as, o.name) <> n.name`,
+		b.OrgID, b.DAG, b.ID)
+	if err != nil {
+		return fmt.Errorf("carry the names of jobs of %s: %w", b.DAG, err)
 	}
-	return all, nil
+	return nil
 }

@@ -85,23 +85,28 @@ func (dp *Deployer) catalogFor(caller authz.Caller) dag.Catalog {
 }
 
 // define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock. It calls
-// with with the result, and again with a new one where what the document reads from other DAGs changed meanwhile.
+// with with the result, and again with a new one where what the document depends on changed meanwhile.
 func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName string, req registry.DeployRequest,
 	with func(*dag.Document, *dag.Definitions) error) error {
+	var changed error
 	for range 3 {
 		doc, err := dp.parse(ctx, caller, dagName, req)
 		if err != nil {
+			return err
+		}
+		if err := dp.identifyJobs(ctx, caller.OrgID, doc, req.YAML); err != nil {
 			return err
 		}
 		definitions, err := dag.Define(doc, dp.catalogFor(caller))
 		if err != nil {
 			return err
 		}
-		if err := with(doc, definitions); !errors.Is(err, errReadsChanged) {
-			return err
+		changed = with(doc, definitions)
+		if !errors.Is(changed, errReadsChanged) && !errors.Is(changed, errIdentitiesChanged) {
+			return changed
 		}
 	}
-	return errReadsChanged
+	return changed
 }
 
 // deploy is one deploy in its transaction, under the DAG's lock.
@@ -123,6 +128,7 @@ type deploy struct {
 	serving  map[string]int             // the epochs of the very definitions that serve, by job name
 	version  uuid.UUID
 	datasets map[outputRef]uuid.UUID
+	named    map[string]bool // the names of all datasets of the DAG
 	reads    map[inputRef]edge
 	// generations has each output's dataset version, and whether it has published revisions already.
 	generations map[outputRef]generationRef
@@ -210,11 +216,12 @@ func (d *deploy) prepare(ctx context.Context, tx pgx.Tx) ([]planned, error) {
 	if err := registry.RefuseUnknownBundles(ctx, tx, d.caller.OrgID, d.doc); err != nil {
 		return nil, err
 	}
-	if err := d.bind(ctx, tx); err != nil {
-		return nil, err
-	}
-	if err := d.fingerprint(ctx, tx); err != nil {
-		return nil, err
+	for _, step := range []func(context.Context, pgx.Tx) error{
+		d.sameIdentities, d.bind, d.findDatasets, d.fingerprint,
+	} {
+		if err := step(ctx, tx); err != nil {
+			return nil, err
+		}
 	}
 	live, err := d.live(ctx, tx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
@@ -135,12 +136,12 @@ func (d *deploy) withEpochs(ctx context.Context, tx pgx.Tx, hash string,
 func resets(job dag.Job) bool { return job.Bootstrap != nil && job.Bootstrap.ResetOutputs }
 
 // readEpochs reads the epoch with which each definition in the document begins, and the highest that it ever had. Both
-// count under the job's former name, too.
+// belong to the job's identity.
 func (d *deploy) readEpochs(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT job_name, fingerprint, epoch, highest, false FROM build_epochs WHERE org_id = $1 AND dag_name = $2
 		UNION ALL
-		SELECT j.name, j.base_fingerprint, j.build_epoch, j.build_epoch, true
+		SELECT j.identity, j.base_fingerprint, j.build_epoch, j.build_epoch, true
 		FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
 		WHERE c.org_id = $1 AND c.dag_name = $2`, d.caller.OrgID, d.doc.Name)
 	if err != nil {
@@ -169,9 +170,9 @@ func (d *deploy) readEpochs(ctx context.Context, tx pgx.Tx) error {
 	d.epoch, d.serving = map[string]int{}, map[string]int{}
 	for _, job := range d.doc.Jobs {
 		base := d.bare[job.Name].Base
-		e, ok := found[definition{job.Name, base}]
-		if was, also := found[definition{job.RenamedFrom, base}]; also && (!ok || was.serves && !e.serves) {
-			e = was
+		e, ok := found[definition{job.Identity(), base}]
+		if !ok { // epochs were kept by the name, once
+			e = startEpoch{epoch: found[definition{job.Name, base}].epoch}
 		}
 		d.epoch[job.Name] = e.epoch
 		if e.serves {
@@ -191,13 +192,14 @@ func (d *deploy) raiseEpoch(ctx context.Context, tx pgx.Tx, job string) error {
 		begin = raised
 	}
 	d.epoch[job], d.highest[base] = raised, raised
+	def, _ := d.doc.Job(job)
 
 	_, err := tx.Exec(ctx, `
 		INSERT INTO build_epochs (org_id, dag_name, job_name, fingerprint, epoch, highest)
 		VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (org_id, dag_name, job_name, fingerprint) DO UPDATE
 		SET epoch = EXCLUDED.epoch, highest = EXCLUDED.highest`,
-		d.caller.OrgID, d.doc.Name, job, base, begin, raised)
+		d.caller.OrgID, d.doc.Name, def.Identity(), base, begin, raised)
 	if err != nil {
 		return fmt.Errorf("raise the build epoch of %s: %w", job, err)
 	}
@@ -209,9 +211,9 @@ func (d *deploy) raiseEpoch(ctx context.Context, tx pgx.Tx, job string) error {
 func keepEpochs(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO build_epochs (org_id, dag_name, job_name, fingerprint, epoch, highest)
-		SELECT j.org_id, j.dag_name, j.name, j.base_fingerprint, j.build_epoch, j.build_epoch
+		SELECT j.org_id, j.dag_name, j.identity, j.base_fingerprint, j.build_epoch, j.build_epoch
 		FROM jobs j
-		LEFT JOIN build_epochs e ON e.org_id = j.org_id AND e.dag_name = j.dag_name AND e.job_name = j.name
+		LEFT JOIN build_epochs e ON e.org_id = j.org_id AND e.dag_name = j.dag_name AND e.job_name = j.identity
 		  AND e.fingerprint = j.base_fingerprint
 		WHERE j.dag_version_id = $1 AND j.build_epoch <> coalesce(e.epoch, 0)
 		ON CONFLICT (org_id, dag_name, job_name, fingerprint) DO UPDATE SET epoch = EXCLUDED.epoch`, b.ID)
@@ -223,34 +225,28 @@ func keepEpochs(ctx context.Context, tx pgx.Tx, b registry.Build) error {
 
 // purgedJobs returns the jobs whose definition has a purged generation. It relies on idx_dataset_versions_config.
 func (d *deploy) purgedJobs(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	type output struct{ producer, configHash string }
-	owner := map[output]string{}
-	var hashes []string
-	for _, job := range d.doc.Jobs {
-		for i := range job.Outputs {
-			hash := d.prints[job.Name].ConfigHash(i)
-			owner[output{job.Name, hash}], owner[output{job.Identity(), hash}] = job.Name, job.Name
-			hashes = append(hashes, hash)
-		}
+	type generation struct {
+		dataset    uuid.UUID
+		configHash string
+	}
+	owner, hashes := map[generation]string{}, make([]string, 0, len(d.datasets))
+	for ref, dataset := range d.datasets {
+		hash := d.prints[ref.job].ConfigHash(ref.index)
+		owner[generation{dataset, hash}], hashes = ref.job, append(hashes, hash)
 	}
 
-	rows, err := tx.Query(ctx, `
-		WITH purged AS MATERIALIZED ( -- few, so they are found first
-			SELECT dataset_uuid, config_hash FROM dataset_versions
-			WHERE org_id = $1 AND config_hash = ANY($3) AND purged_at IS NOT NULL)
-		SELECT d.producer_job_name, p.config_hash FROM purged p
-		JOIN datasets d ON d.org_id = $1 AND d.id = p.dataset_uuid AND d.producer_dag_name = $2`,
-		d.caller.OrgID, d.doc.Name, hashes)
+	rows, err := tx.Query(ctx, `SELECT dataset_uuid, config_hash FROM dataset_versions
+		WHERE org_id = $1 AND config_hash = ANY($2) AND purged_at IS NOT NULL`, d.caller.OrgID, hashes)
 	if err != nil {
 		return nil, fmt.Errorf("find purged generations: %w", err)
 	}
 
 	var (
 		jobs []string
-		o    output
+		g    generation
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&o.producer, &o.configHash}, func() error {
-		if job, ok := owner[o]; ok {
+	if _, err := pgx.ForEachRow(rows, []any{&g.dataset, &g.configHash}, func() error {
+		if job, ok := owner[g]; ok {
 			jobs = append(jobs, job)
 		}
 		return nil

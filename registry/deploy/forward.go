@@ -111,7 +111,7 @@ func (d *deploy) continueLive(ctx context.Context, tx pgx.Tx, live []planned) er
 	partitioned := false
 	for i := range d.doc.Jobs {
 		job := &d.doc.Jobs[i]
-		outputs := liveOutputs(live, job)
+		outputs := d.liveOutputs(live, job)
 		if len(outputs) == 0 || resets(*job) || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) ||
 			!d.rebuilds(job, outputs, known) {
 			continue
@@ -171,14 +171,12 @@ func (d *deploy) nothingToKeep(rebuilt string, partitioned bool) error {
 		WithHint("deploy without --forward-only, or from a later partition")
 }
 
-// liveOutputs returns the live datasets of a job, by output, also under its former name; nil unless all are there.
-func liveOutputs(live []planned, job *dag.Job) []planned {
+// liveOutputs returns the live datasets of a job, by output, whatever its name was; nil unless all are there.
+func (d *deploy) liveOutputs(live []planned, job *dag.Job) []planned {
 	var found []planned
 	for i := range job.Outputs {
-		at := slices.IndexFunc(live, func(p planned) bool { return p.output == i && p.job == job.Name })
-		if at < 0 && job.RenamedFrom != "" {
-			at = slices.IndexFunc(live, func(p planned) bool { return p.output == i && p.job == job.RenamedFrom })
-		}
+		dataset := d.datasets[outputRef{job.Name, i}]
+		at := slices.IndexFunc(live, func(p planned) bool { return p.id == dataset })
 		if at < 0 {
 			return nil
 		}

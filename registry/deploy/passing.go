@@ -43,7 +43,7 @@ func (d *deploy) makeRoom(ctx context.Context, tx pgx.Tx) error {
 			EXISTS (
 			SELECT FROM jobs j
 			JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
-			JOIN jobs s ON s.dag_version_id = c.dag_version_id AND s.name = j.name
+			JOIN jobs s ON s.dag_version_id = c.dag_version_id AND s.identity = j.identity
 			  AND s.base_fingerprint = j.base_fingerprint AND s.build_epoch <> j.build_epoch
 			WHERE j.dag_version_id = v.id)
 		FROM dag_versions v
@@ -100,25 +100,23 @@ func Passing(ctx context.Context, tx pgx.Tx, b registry.Build) (passing bool, er
 // rebuildsNothing reports whether every output of the document's jobs has the same definition in the active version.
 func (d *deploy) rebuildsNothing(ctx context.Context, tx pgx.Tx) (bool, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT j.name, j.fingerprint FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		SELECT j.identity, j.fingerprint FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
 		WHERE c.org_id = $1 AND c.dag_name = $2`, d.caller.OrgID, d.doc.Name)
 	if err != nil {
 		return false, fmt.Errorf("definitions that serve: %w", err)
 	}
 
 	serving := map[string]string{}
-	var name, fingerprint string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &fingerprint}, func() error {
-		serving[name] = fingerprint
+	var identity, fingerprint string
+	if _, err := pgx.ForEachRow(rows, []any{&identity, &fingerprint}, func() error {
+		serving[identity] = fingerprint
 		return nil
 	}); err != nil {
 		return false, fmt.Errorf("definitions that serve: %w", err)
 	}
 
 	for _, job := range d.doc.Jobs {
-		print := d.prints[job.Name].Value
-		if len(job.Outputs) > 0 && serving[job.Name] != print &&
-			(job.RenamedFrom == "" || serving[job.RenamedFrom] != print) {
+		if len(job.Outputs) > 0 && serving[job.Identity()] != d.prints[job.Name].Value {
 			return false, nil
 		}
 	}

@@ -75,7 +75,7 @@ func queueMoves(was, next []queue) []QueueMove {
 				m.To = n.origin
 				break
 			}
-			if n.def.Name == w.def.Name || m.Next == nil && n.def.Identity() == w.def.Identity() {
+			if n.def.Identity() == w.def.Identity() {
 				m.To, m.Next = n.origin, &next[i].def
 			}
 		}
@@ -104,12 +104,12 @@ func queuesOf(ctx context.Context, tx pgx.Tx, which string, args ...any) ([]queu
 	})
 }
 
-// OriginsNamed returns all origins of jobs with this job's name, because idempotency keys of tasks belong to the name.
-func OriginsNamed(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]uuid.UUID, error) {
-	// idx_jobs_one_origin; the job's own origin may have another name, from before it was renamed.
+// OriginsOfJob returns all origins that a job has had, because idempotency keys of tasks outlive its definitions.
+func OriginsOfJob(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]uuid.UUID, error) {
+	// idx_jobs_one_origin; of jobs that were renamed before identities were kept, the job's own may have another one.
 	rows, err := tx.Query(ctx, `
-		SELECT id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND name = ANY($3) AND id = origin_job_id UNION SELECT $4`,
-		job.OrgID, job.DAG, []string{job.Name, job.Def.Identity()}, job.Origin)
+		SELECT id FROM jobs WHERE org_id = $1 AND dag_name = $2 AND identity = $3 AND id = origin_job_id UNION SELECT $4`,
+		job.OrgID, job.DAG, job.Def.Identity(), job.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("origins of %s: %w", job.Address(), err)
 	}

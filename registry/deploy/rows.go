@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 )
 
 // The rows of a deploy are written a table at a time, so a DAG of a thousand jobs costs a handful of statements. Where
@@ -15,12 +16,6 @@ import (
 
 // insertDatasets gives every output an identity, and makes the datasets that are new.
 func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
-	known, err := d.knownDatasets(ctx, tx)
-	if err != nil {
-		return err
-	}
-	d.datasets = assign(d.doc, known)
-
 	type row struct {
 		ID    uuid.UUID `json:"id"`
 		Name  string    `json:"name"`
@@ -41,7 +36,7 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 				continue
 			}
 			id, name := uuid.Must(uuid.NewV7()), derivedName(d.doc.Name, job.Name, output)
-			if known.names[name] { // until the cutover, another one has it
+			if d.named[name] { // until the cutover, another one has it
 				name += "/" + id.String()
 			}
 			d.datasets[ref] = id
@@ -66,91 +61,52 @@ func (d *deploy) insertDatasets(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// knownOutputs are the datasets of a DAG by the output that fills them, or last filled them.
-type knownOutputs struct {
-	serving map[outputRef]uuid.UUID   // in the version that serves
-	retired map[outputRef][]uuid.UUID // in none that serves, the newest first
-	names   map[string]bool           // of all of them
-}
-
-// assign finds the dataset of each output that has one. A job of the version that serves keeps its datasets, also
-// under a new name that says `renamed_from`; any other job gets those that a job of its name had last. It is pure.
-func assign(doc *dag.Document, known knownOutputs) map[outputRef]uuid.UUID {
-	found, taken := map[outputRef]uuid.UUID{}, map[uuid.UUID]bool{}
-	give := func(was func(dag.Job) string, have func(outputRef) []uuid.UUID) {
-		for _, job := range doc.Jobs {
-			for i := range job.Outputs {
-				ref := outputRef{job.Name, i}
-				if _, ok := found[ref]; ok || was(job) == "" {
-					continue
-				}
-				for _, id := range have(outputRef{was(job), i}) {
-					if !taken[id] {
-						found[ref], taken[id] = id, true
-						break
-					}
-				}
-			}
+// findDatasets finds the dataset of each output that has one: those that a job fills, or has filled last, belong to its
+// identity. It also finds the names of all datasets of the DAG.
+func (d *deploy) findDatasets(ctx context.Context, tx pgx.Tx) error {
+	type output struct {
+		identity string
+		index    int
+	}
+	wanted := map[output]outputRef{}
+	for _, job := range d.doc.Jobs {
+		for i := range job.Outputs {
+			wanted[output{job.Identity(), i}] = outputRef{job.Name, i}
 		}
 	}
-	serving := func(ref outputRef) []uuid.UUID {
-		if id, ok := known.serving[ref]; ok {
-			return []uuid.UUID{id}
-		}
-		return nil
-	}
-	retired := func(ref outputRef) []uuid.UUID { return known.retired[ref] }
-	serves := func(name string) bool { _, ok := known.serving[outputRef{name, 0}]; return ok }
 
-	// Renames come first: the job that serves under the old name is theirs, unless their own name serves already.
-	give(func(job dag.Job) string {
-		if serves(job.Name) {
-			return ""
-		}
-		return job.RenamedFrom
-	}, serving)
-	own := func(job dag.Job) string { return job.Name }
-	former := func(job dag.Job) string { return job.RenamedFrom }
-	give(own, serving)
-	give(own, retired)
-	give(former, retired)
-	return found
-}
-
-// knownDatasets returns all datasets that jobs of the DAG have ever filled.
-func (d *deploy) knownDatasets(ctx context.Context, tx pgx.Tx) (knownOutputs, error) {
-	known := knownOutputs{serving: map[outputRef]uuid.UUID{}, retired: map[outputRef][]uuid.UUID{},
-		names: map[string]bool{}}
+	// Those that serve come first, and then the newest ones.
 	rows, err := tx.Query(ctx, `
-		SELECT d.id, d.name, coalesce(p.job_name, d.producer_job_name), coalesce(p.output_index, d.producer_output_index),
-		       p.dataset_uuid IS NOT NULL
+		SELECT d.id, d.name, coalesce(j.identity, made.identity, d.producer_job_name),
+		       coalesce(p.output_index, d.producer_output_index)
 		FROM datasets d
 		LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 		LEFT JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
+		LEFT JOIN jobs j ON j.dag_version_id = p.dag_version_id AND j.name = p.job_name
+		LEFT JOIN LATERAL (
+			SELECT o.identity FROM dataset_versions g JOIN jobs o ON o.id = g.origin_job_id
+			WHERE g.dataset_uuid = d.id ORDER BY g.id DESC LIMIT 1) AS made ON j.id IS NULL
 		WHERE d.org_id = $1 AND d.producer_dag_name = $2
-		ORDER BY d.id DESC`, d.caller.OrgID, d.doc.Name)
+		ORDER BY j.id IS NULL, d.id DESC`, d.caller.OrgID, d.doc.Name)
 	if err != nil {
-		return known, fmt.Errorf("find datasets: %w", err)
+		return fmt.Errorf("find datasets: %w", err)
 	}
 
 	var (
-		id     uuid.UUID
-		name   string
-		ref    outputRef
-		serves bool
+		id   uuid.UUID
+		name string
+		o    output
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &name, &ref.job, &ref.index, &serves}, func() error {
-		known.names[name] = true
-		if serves {
-			known.serving[ref] = id
-		} else {
-			known.retired[ref] = append(known.retired[ref], id)
+	d.datasets, d.named = map[outputRef]uuid.UUID{}, map[string]bool{}
+	_, err = pgx.ForEachRow(rows, []any{&id, &name, &o.identity, &o.index}, func() error {
+		d.named[name] = true
+		ref, ok := wanted[o]
+		if _, found := d.datasets[ref]; ok && !found {
+			d.datasets[ref] = id
 		}
 		return nil
-	}); err != nil {
-		return known, fmt.Errorf("find datasets: %w", err)
-	}
-	return known, nil
+	})
+	return fault.Wrap(err, "find datasets")
 }
 
 // insertJobs writes the version's job rows, each pointing at the origin of its definition, which may be itself.
@@ -189,21 +145,20 @@ func (d *deploy) insertJobs(ctx context.Context, tx pgx.Tx) error {
 func (d *deploy) findOrigins(ctx context.Context, tx pgx.Tx) (map[string]uuid.UUID, error) {
 	type wanted struct {
 		Job         string `json:"job"`
-		Was         string `json:"was"`
+		Identity    string `json:"identity"`
 		Fingerprint string `json:"fingerprint"`
 	}
 	var want []wanted
 	for _, job := range d.doc.Jobs {
-		want = append(want, wanted{job.Name, job.RenamedFrom, d.prints[job.Name].Value})
+		want = append(want, wanted{job.Name, job.Identity(), d.prints[job.Name].Value})
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT w.job, coalesce(
-			(SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.dag_name = $2 AND j.name = w.job
-			 AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id),
-			(SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.dag_name = $2 AND j.name = w.was
-			 AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id))
-		FROM jsonb_to_recordset($3) AS w(job text, was text, fingerprint text)`, d.caller.OrgID, d.doc.Name, want)
+		SELECT w.job, (
+			SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.dag_name = $2 AND j.identity = w.identity
+			AND j.fingerprint = w.fingerprint AND j.id = j.origin_job_id
+			ORDER BY j.name = w.job DESC, j.id DESC LIMIT 1)
+		FROM jsonb_to_recordset($3) AS w(job text, identity text, fingerprint text)`, d.caller.OrgID, d.doc.Name, want)
 	if err != nil {
 		return nil, fmt.Errorf("find origins: %w", err)
 	}

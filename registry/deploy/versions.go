@@ -182,8 +182,8 @@ func GivenUp(ctx context.Context, tx pgx.Tx) ([]registry.Build, error) {
 // OriginsByJob returns, by job name, the three newest origins of each job of a DAG, the newest first.
 func OriginsByJob(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (map[string][]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT name, (array_agg(id ORDER BY id DESC))[1:3] FROM jobs
-		WHERE org_id = $1 AND dag_name = $2 AND id = origin_job_id GROUP BY name`, org, dagName)
+		SELECT coalesce(known_as, name), (array_agg(id ORDER BY id DESC))[1:3] FROM jobs
+		WHERE org_id = $1 AND dag_name = $2 AND id = origin_job_id GROUP BY 1`, org, dagName)
 	if err != nil {
 		return nil, fmt.Errorf("origins of %s: %w", dagName, err)
 	}
