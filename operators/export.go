@@ -8,6 +8,7 @@ import (
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/footer"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
@@ -65,11 +66,13 @@ type TextRows struct {
 	Columns       []storage.Column
 }
 
-// Import converts rows that a task sent to Parquet, and returns their number. The same text gives the same bytes, so
-// that sending it again changes nothing.
-func (r *Runner) Import(ctx context.Context, a Assignment, sent TextRows, target string) (rows int64, err error) {
+// Import converts rows that a task sent to Parquet, and returns their number and their columns. The same text gives the
+// same bytes, so that sending it again changes nothing.
+func (r *Runner) Import(
+	ctx context.Context, a Assignment, sent TextRows, target string,
+) (rows int64, columns []storage.Column, err error) {
 	if err := checkColumns(sent.Columns); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	w := r.workOf(a)
 	defer w.release()
@@ -81,10 +84,14 @@ func (r *Runner) Import(ctx context.Context, a Assignment, sent TextRows, target
 			return engine.Empty{Columns: guessed(sent.Columns), Target: inside}
 		}, nil)
 	}
-	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
-		err = fault.New(fault.Invalid, "%w", err)
+	if err != nil {
+		if ctx.Err() == nil && !fault.Is(err, fault.Invalid) {
+			err = fault.New(fault.Invalid, "%w", err)
+		}
+		return 0, nil, err
 	}
-	return rows, err
+	written, err := footer.Read(target)
+	return rows, written.Columns, err
 }
 
 // guessed returns columns with text for what has no type.

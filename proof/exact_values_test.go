@@ -161,7 +161,7 @@ func (e *exact) compare(t *testing.T, kind storage.Kind, shapes []shape, rows []
 	same(t, "preview", shapes, rows, list(t, tokens(t, text)))
 
 	selected, err := e.query.Over(t.Context(), query.Given{Org: uuid.New(), Of: "test", Scope: relations.UTC,
-		Open: func(context.Context, string, string) ([]string, error) { return files[0], nil }},
+		Open: func(context.Context, string, string, bool) ([]string, []string, error) { return files[0], nil, nil }},
 		"SELECT * FROM before", 100)
 	require.NoError(t, err)
 	text, err = json.Marshal(selected.Rows)

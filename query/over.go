@@ -23,8 +23,9 @@ type Given struct {
 	Org   uuid.UUID
 	Of    string // who reads them
 	Scope relations.Scope
-	// Open puts the Parquet files of a named relation into dir and returns them, or returns an error.
-	Open func(ctx context.Context, name, dir string) ([]string, error)
+	// Open puts the Parquet files of a named relation into dir and returns them. If the relation is to be keyed, it
+	// returns the partition of each file, too.
+	Open func(ctx context.Context, name, dir string, keyed bool) (files, keys []string, err error)
 }
 
 // Over runs one SELECT over given relations. It runs like every query, but in their scope: see Run.
@@ -42,20 +43,20 @@ func (q *Query) over(ctx context.Context, given Given, s Statement) (Selected, e
 	}
 	defer a.Discard()
 
-	list := []relations.Relation{}
+	list, keyed := []relations.Relation{}, relations.NamesPartition(s.SQL)
 	for _, n := range names {
 		own, err := a.Own()
 		if err != nil {
 			return Selected{}, err
 		}
-		files, err := given.Open(ctx, n.Name, own)
+		files, keys, err := given.Open(ctx, n.Name, own, keyed)
 		if err != nil {
 			return Selected{}, fmt.Errorf("relation %q%s: %w", n.Name, n.Place, err)
 		}
 		if files, err = a.In(files...); err != nil {
 			return Selected{}, err
 		}
-		list = append(list, relations.Relation{Name: n.Name, Files: files})
+		list = append(list, relations.Relation{Name: n.Name, Files: files, Keyed: keyed, Keys: keys})
 	}
 
 	out, err := a.rows(ctx, list)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,8 +37,7 @@ func measure(local []string) (Manifest, error) {
 		if i == 0 {
 			m.Schema = read.Columns
 		} else if !slices.Equal(read.Columns, m.Schema) {
-			return m, fault.New(fault.Invalid, "the columns of %s differ from those of %s", filepath.Base(path),
-				filepath.Base(local[0]))
+			return m, differing(m.Schema, read.Columns, filepath.Base(local[0]), filepath.Base(path))
 		}
 
 		m.Files = append(m.Files, File{Bytes: read.Bytes, Rows: read.Rows})
@@ -51,6 +51,33 @@ func measure(local []string) (Manifest, error) {
 	}
 	m.SchemaHash = SchemaHash(m.Schema)
 	return m, nil
+}
+
+// differing says in which column a file differs from the first.
+func differing(columns, other []Column, first, file string) error {
+	find := func(among []Column, name string) int {
+		return slices.IndexFunc(among, func(c Column) bool { return c.Name == name })
+	}
+
+	how := fmt.Sprintf("%s has its columns in another order than %s", file, first)
+	for _, c := range slices.Concat(columns, other) {
+		a, b := find(columns, c.Name), find(other, c.Name)
+		switch {
+		case a < 0:
+			how = fmt.Sprintf("%s has the column %q, and %s does not", file, c.Name, first)
+		case b < 0:
+			how = fmt.Sprintf("%s has the column %q, and %s does not", first, c.Name, file)
+		case columns[a].Type != other[b].Type:
+			how = fmt.Sprintf("column %q is %s in %s and %s in %s", c.Name, columns[a].Type, first, other[b].Type, file)
+		default:
+			continue
+		}
+		break
+	}
+
+	return fault.New(fault.Invalid, "the files of an output need the same columns, but %s", how).
+		WithHint("write the same columns into each file; where their types are inferred from rows, declare them, as " +
+			"`columns=` does in Python")
 }
 
 // SchemaHash returns a hash that is equal if and only if names, types and order are.

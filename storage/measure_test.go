@@ -82,3 +82,26 @@ func TestBrokenFootersAreRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestFilesOfOneOutputHaveTheSameColumns(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	for other, says := range map[string]string{
+		"SELECT 1.5::DOUBLE AS a, 'x' AS b": `but column "a" is INTEGER in a.parquet and DOUBLE in b.parquet`,
+		"SELECT 1 AS a":                     `but a.parquet has the column "b", and b.parquet does not`,
+		"SELECT 1 AS a, 'x' AS b, 2 AS c":   `but b.parquet has the column "c", and a.parquet does not`,
+		"SELECT 'x' AS b, 1 AS a":           `but b.parquet has its columns in another order than a.parquet`,
+	} {
+		dir := t.TempDir()
+		var files []string
+		for name, query := range map[string]string{"a": "SELECT 1 AS a, 'x' AS b", "b": other} {
+			files = append(files, filepath.Join(dir, name+".parquet"))
+			require.NoError(t, os.Rename(parquet(t, query), files[len(files)-1]))
+		}
+		slices.Sort(files)
+		_, err := s.Seal(t.Context(), attempt(storage.Parquet, "k"), files)
+		require.ErrorContains(t, err, says)
+		require.True(t, fault.Is(err, fault.Invalid))
+		require.Contains(t, fault.Hinted(err).Error(), "`columns=`")
+	}
+}

@@ -218,12 +218,15 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 		return err
 	}
 
-	var uploaded storage.Upload
+	var answer struct {
+		storage.Upload
+		Columns []storage.Column `json:"columns,omitempty"` // of rows that came as text
+	}
 	if format == "parquet" {
-		uploaded, err = a.storage.PutUpload(r.Context(), key, r.Body)
+		answer.Upload, err = a.storage.PutUpload(r.Context(), key, r.Body)
 	} else {
 		sent := operators.TextRows{Output: i, Format: format, Columns: columns}
-		uploaded, err = a.importRows(r.Context(), g.Assignment, key, sent, r.Body)
+		answer.Upload, answer.Columns, err = a.importRows(r.Context(), g.Assignment, key, sent, r.Body)
 	}
 	if err != nil {
 		return err
@@ -231,7 +234,7 @@ func (a *API) writeOutput(w http.ResponseWriter, r *http.Request, c authz.Capabi
 
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
-	return json.NewEncoder(w).Encode(uploaded)
+	return json.NewEncoder(w).Encode(answer)
 }
 
 // columnsOf returns the columns that an upload of text declares.
@@ -250,13 +253,13 @@ func columnsOf(r *http.Request, format string) (columns []storage.Column, err er
 }
 
 // importRows converts rows of text to Parquet and keeps that under the file's name with .parquet appended, or with
-// .empty.parquet if there are no rows.
+// .empty.parquet if there are no rows. It returns the columns that they have.
 func (a *API) importRows(
 	ctx context.Context, of operators.Assignment, key storage.UploadKey, sent operators.TextRows, rows io.Reader,
-) (storage.Upload, error) {
+) (kept storage.Upload, columns []storage.Column, err error) {
 	dir, err := a.runner.Scratch(key.Task, key.Attempt)
 	if err != nil {
-		return storage.Upload{}, err
+		return kept, nil, err
 	}
 	defer dir.Remove()
 
@@ -264,23 +267,23 @@ func (a *API) importRows(
 	target := filepath.Join(dir.Path, "rows.parquet")
 	file, err := os.Create(sent.Local)
 	if err != nil {
-		return storage.Upload{}, err
+		return kept, nil, err
 	}
 	_, err = io.Copy(file, rows)
 	if closing := file.Close(); err == nil {
 		err = closing
 	}
 	if err != nil {
-		return storage.Upload{}, fmt.Errorf("receive %s: %w", key.Name, err)
+		return kept, nil, fmt.Errorf("receive %s: %w", key.Name, err)
 	}
 
-	count, err := a.runner.Import(ctx, of, sent, target)
+	count, columns, err := a.runner.Import(ctx, of, sent, target)
 	if err != nil {
-		return storage.Upload{}, err
+		return kept, nil, err
 	}
 	content, err := os.Open(target)
 	if err != nil {
-		return storage.Upload{}, err
+		return kept, nil, err
 	}
 	defer content.Close()
 
@@ -289,9 +292,10 @@ func (a *API) importRows(
 	}
 	key.Name = operators.ImportedName(key.Name, sent.Format, count)
 	if err := storage.ValidateUploadName(key.Name); err != nil {
-		return storage.Upload{}, err
+		return kept, nil, err
 	}
-	return a.storage.PutUpload(ctx, key, content)
+	kept, err = a.storage.PutUpload(ctx, key, content)
+	return kept, columns, err
 }
 
 func (a *API) readCode(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
@@ -345,15 +349,9 @@ func (a *API) query(
 		return nil, err
 	}
 	answer, err := a.queries.Over(ctx, query.Given{Org: g.OrgID, Of: "task " + g.TaskID.String(),
-		Scope: g.Assignment.Scope(), Open: func(ctx context.Context, name, dir string) ([]string, error) {
-			for _, input := range g.Assignment.Inputs {
-				if !strings.EqualFold(input.As, name) {
-					continue
-				}
-				file, err := a.runner.Export(ctx, g.Assignment, input, "parquet", dir)
-				return []string{file}, err
-			}
-			return nil, fault.New(fault.NotFound, "the task has no input %q", name)
+		Scope: g.Assignment.Scope(),
+		Open: func(ctx context.Context, name, dir string, keyed bool) (files, keys []string, err error) {
+			return a.exported(ctx, g.Assignment, name, dir, keyed)
 		}}, in.Body.SQL, in.Body.MaxRows)
 	if err != nil {
 		return nil, err
@@ -371,4 +369,35 @@ func (a *API) query(
 		out.Rows = append(out.Rows, cells)
 	}
 	return &body[protocol.QueryAnswer]{out}, nil
+}
+
+// exported puts the rows of an input into dir, as Parquet files. If they are to be keyed, each partition has a file of
+// its own, and keys says which.
+func (a *API) exported(
+	ctx context.Context, of operators.Assignment, name, dir string, keyed bool,
+) (files, keys []string, err error) {
+	at := slices.IndexFunc(of.Inputs, func(in operators.AssignedInput) bool { return strings.EqualFold(in.As, name) })
+	if at < 0 {
+		return nil, nil, fault.New(fault.NotFound, "the task has no input %q", name)
+	}
+	input := of.Inputs[at]
+	if !keyed || len(input.Partitions) == 0 {
+		file, err := a.runner.Export(ctx, of, input, "parquet", dir)
+		return []string{file}, []string{""}, err
+	}
+
+	for i, partition := range input.Partitions {
+		own := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.Mkdir(own, 0o700); err != nil {
+			return nil, nil, err
+		}
+		one := input
+		one.Partitions = []storage.Partition{partition}
+		file, err := a.runner.Export(ctx, of, one, "parquet", own)
+		if err != nil {
+			return nil, nil, err
+		}
+		files, keys = append(files, file), append(keys, partition.Key)
+	}
+	return files, keys, nil
 }

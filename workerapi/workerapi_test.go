@@ -403,6 +403,7 @@ func TestRowsAreUploadedCommittedAndRead(t *testing.T) {
 	status, again := put("rows.ndjson", rows)
 	require.Equal(t, http.StatusOK, status, again)
 	require.Equal(t, first, again, "the same rows under the same name are the same file")
+	require.Contains(t, first, `"columns":[{"name":"n","type":"BIGINT"},{"name":"s","type":"VARCHAR"}]`)
 
 	status, other := put("rows.ndjson", "{\"n\": 3}\n")
 	require.Equal(t, http.StatusConflict, status, other)
@@ -455,6 +456,14 @@ func TestRowsAreUploadedCommittedAndRead(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &answer))
 	require.Equal(t, "total", answer.Columns[0].Name)
 	require.Equal(t, "3", strings.Trim(string(answer.Rows[0][0]), `"`))
+
+	body, header = fenced(`{%s, "sql": "SELECT *, _partition AS p FROM made WHERE _partition > '' ORDER BY ALL"}`,
+		read.Fence(), workerapitest.AsTask(read))
+	status, text = s.Send(t, "POST", "/v1/task/query", body, header)
+	require.Equal(t, http.StatusOK, status, "%s", text)
+	require.NoError(t, json.Unmarshal(text, &answer))
+	require.Len(t, answer.Columns, 3, "no star shows it")
+	require.Equal(t, `"p"`, string(answer.Rows[0][2]))
 
 	body, header = fenced(`{%s, "sql": "SELECT * FROM elsewhere"}`, read.Fence(), workerapitest.AsTask(read))
 	p := refused(t, s, http.StatusNotFound, "POST", "/v1/task/query", body, header)

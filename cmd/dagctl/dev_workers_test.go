@@ -213,3 +213,20 @@ func TestDevEndsWithoutWaitingForTasks(t *testing.T) {
 	require.Zero(t, get().Failures)
 	require.NotContains(t, p.log.String(), "failed worker")
 }
+
+// A worker that never runs ends `dev --once`, which has tasks for it.
+func TestDevOnceGivesUpAWorkerThatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	d := newDevFolder(t, map[string]string{"worker.py": "import no_such_sdk\n",
+		"dev.yaml": "workers: [{command: [python3, worker.py]}]\n",
+		"dag.yaml": `name: mail
+jobs:
+  - { name: greet, operator: handler, runtime: python, source: { kind: poll, every: 1h }, config: { handler: greet } }
+publish:
+  greetings: { from: { job: greet } }
+`})
+	r := dagctl(t, nil, "dev", d.dir, "--once", "--addr", "127.0.0.1:0", "--data", d.data, "--database-url", d.database)
+	require.Equal(t, 1, r.code, r.out+r.err)
+	require.Contains(t, r.err, "worker worker.py failed 4 times in a row: exit status 1; it printed last:\n")
+	require.Contains(t, r.err, "ModuleNotFoundError: No module named 'no_such_sdk'")
+}

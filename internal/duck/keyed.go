@@ -104,7 +104,12 @@ func (h *keyHider) walk(node any, ctes []string) {
 			n["from_table"] = h.whole(n["from_table"], false, ctes)
 			sources := h.sources(n["from_table"], ctes)
 			for _, key := range sortedKeys(n) {
-				if key != "from_table" && key != "cte_map" {
+				switch key {
+				case "from_table", "cte_map":
+				case "modifiers":
+					list, _ := n[key].([]any)
+					h.stars(slices.DeleteFunc(slices.Clone(list), ordersByAll), sources)
+				default:
 					h.stars(n[key], sources)
 				}
 			}
@@ -160,6 +165,8 @@ func (h *keyHider) sources(node any, ctes []string) []string {
 	switch {
 	case h.reads(n, ctes):
 		return []string{sourceName(n)}
+	case text(n, "type") == "JOIN" && slices.Contains([]string{"SEMI", "ANTI"}, text(n, "join_type")):
+		return h.sources(n["left"], ctes)
 	case text(n, "type") == "JOIN":
 		return append(h.sources(n["left"], ctes), h.sources(n["right"], ctes)...)
 	}
@@ -201,6 +208,20 @@ func (h *keyHider) stars(node any, sources []string) {
 			h.stars(n[key], sources)
 		}
 	}
+}
+
+// ordersByAll reports whether a modifier of a SELECT is ORDER BY ALL, whose star stands for what is selected.
+func ordersByAll(modifier any) bool {
+	n, _ := modifier.(map[string]any)
+	orders, _ := n["orders"].([]any)
+	if text(n, "type") != "ORDER_MODIFIER" || len(orders) != 1 {
+		return false
+	}
+	only, _ := orders[0].(map[string]any)
+	star, _ := only["expression"].(map[string]any)
+	excluded, _ := star["exclude_list"].([]any)
+	return text(star, "class") == "STAR" && text(star, "relation_name") == "" && star["expr"] == nil &&
+		star["replace_list"] == nil && len(excluded) == 0
 }
 
 // matchesPartition reports whether the pattern of COLUMNS('…') matches the column.

@@ -205,6 +205,10 @@ func (s *shape) addJSON(v jsonValue, f formats, depth int) {
 		s.add(f.kindsOf(v.text) & temporal)
 	case '0':
 		s.number = true
+		if notFiniteAt(v.text) > 0 {
+			s.add(isDouble)
+			break
+		}
 		n, _ := parseNumber(v.text, '.')
 		s.add(n.kinds(v.text, '.'))
 		if s.kinds == 0 { // numbers that no type holds exactly: their text does

@@ -215,6 +215,12 @@ func TestJSONIsReadAsItIs(t *testing.T) {
 		"deep lists": {format: "ndjson", text: `{"a": ` + strings.Repeat("[", 30) + "1" + strings.Repeat("]", 30) + "}",
 			columns: []string{"a JSON" + strings.Repeat("[]", 10)},
 			rows:    []string{strings.Repeat("[", 30) + "1" + strings.Repeat("]", 30)}},
+		"not finite": {format: "ndjson", text: "{\"a\": NaN, \"b\": [1, -Infinity], \"c\": \"NaN\\\"\"}\n" +
+			"{\"a\":1.5,\"b\":[Infinity],\"c\": \": NaN\"}\n{\"a\": 1NaN}\n" +
+			"{\"a\": -NaN}\n{\"a\": nan}\n{\"a\": 1e-Infinity}\n" +
+			"{\"a\": Infinity5}\n{NaN: 1}\n",
+			columns: []string{"a DOUBLE", "b DOUBLE[]", "c VARCHAR"},
+			rows:    []string{"nan|[1.0, -inf]|NaN\"", "1.5|[inf]|: NaN"}},
 		"mixed": {format: "ndjson", text: "{\"a\": 1}\n{\"a\": \"1\"}\n{\"a\": [2]}",
 			columns: []string{"a JSON"},
 			rows:    []string{"1", "\"1\"", "[2]"}},

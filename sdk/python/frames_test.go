@@ -133,11 +133,18 @@ func TestFramesThatDoNotFit(t *testing.T) {
 		"unnamed":  "the frame has no columns",
 		"index":    "the frame's index 'b' is not written: reset_index() makes columns of it",
 		"fine":     "column 'at', row 2: 2026-01-05 00:00:00.000000001 is finer than microseconds: round it",
-		"half":     "the handler returned a int as the rows of output 'other'",
+		"apart": "output 0: column 'a' is BIGINT in one part of the rows and VARCHAR in another: convert it, or " +
+			"say its type, as in columns={'a': 'VARCHAR'}",
+		"half": "the handler returned a int as the rows of output 'other'",
 	} {
 		failed := w.ended(t, w.run(t, "frames/wrong", `"`+payload+`"`), "Failed")
 		require.Contains(t, failed.Error, says)
 	}
+
+	w.ended(t, w.run(t, "frames/wrong", `"widened"`), "Completed")
+	widened := w.preview(t, "wrong")
+	require.Equal(t, "a DOUBLE, d DECIMAL", typesOf(widened))
+	require.Equal(t, [][]any{{1.0, "1.50"}, {1.5, "1.25"}}, widened.Rows)
 
 	w.ended(t, w.run(t, "frames/wrong", `"none of these"`), "Completed")
 	rows := w.preview(t, "wrong")

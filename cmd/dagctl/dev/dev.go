@@ -64,8 +64,9 @@ own. Jobs of operator handler wait for a worker of your own: dev prints how to s
 dev.yaml beside the DAG file declares it, as in "workers: [{command: [python3, worker.py]}]". It starts such a worker
 anew on every save of its code and after a crash, and stops it with itself.
 
-With --once it deploys, reads the sources that are polled, works until nothing is left to do, prints the published datasets and exits. The exit code is 0
-only if every task completed.`,
+With --once it deploys, reads the sources that are polled, works until nothing is left to do, prints the published
+datasets and exits. The exit code is 0 only if every task completed. It gives up if a worker of a dev.yaml fails four
+times in a row.`,
 		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config server.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -240,7 +241,7 @@ func (i *installation) workers() platformWorkers {
 // ownWorkers returns the workers that the folders of DAG files declare.
 func (i *installation) ownWorkers() *ownWorkers {
 	return &ownWorkers{CLI: i.CLI, dir: i.options.dir, config: i.options.config, url: i.cfg.BaseURL,
-		token: i.login.WorkerToken(), once: i.options.once, log: i.log}
+		token: i.login.WorkerToken(), once: i.options.once, failed: make(chan error, 1), log: i.log}
 }
 
 // errDone ends a dev server with --once whose work is done.

@@ -29,6 +29,9 @@ const (
 	ranLong      = time.Minute
 )
 
+// mostFailures is how often in a row a worker may fail within ranLong until `dev --once` gives up.
+const mostFailures = 4
+
 // mostLast is how many lines of the output of a worker that has crashed are printed.
 const mostLast = 15
 
@@ -75,7 +78,7 @@ func (w *ownWorker) watch() {
 // keep runs the worker again and again until it is to end.
 func (w *ownWorker) keep() {
 	o, style := w.owner, w.owner.Style(w.owner.Out)
-	wait, again := shortestWait, "worker"
+	wait, again, failures := shortestWait, "worker", 0
 	for {
 		fmt.Fprintf(o.Out, "%s %s: %s\n", style.Busy(again), w.declared.Name, strings.Join(w.declared.Command, " "))
 		began := time.Now()
@@ -84,12 +87,16 @@ func (w *ownWorker) keep() {
 		case toEnd:
 			return
 		case wasSaved:
-			wait, again = shortestWait, "saved"
+			wait, again, failures = shortestWait, "saved", 0
 			continue
 		}
 
 		if time.Since(began) > ranLong {
-			wait = shortestWait
+			wait, failures = shortestWait, 0
+		}
+		if failures++; exit != nil && o.once && failures == mostFailures {
+			o.giveUp(w.declared.Name, exit, last)
+			return
 		}
 		var timer <-chan time.Time
 		if exit == nil {
@@ -107,7 +114,7 @@ func (w *ownWorker) keep() {
 		case <-timer:
 			wait, again = min(2*wait, longestWait), "again"
 		case <-w.saved:
-			wait, again = shortestWait, "saved"
+			wait, again, failures = shortestWait, "saved", 0
 		case <-w.stop:
 			return
 		}

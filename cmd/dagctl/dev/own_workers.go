@@ -24,6 +24,7 @@ type ownWorkers struct {
 	config     string // the server's config, which may have the name of a dev.yaml
 	url, token string
 	once       bool
+	failed     chan error // with once: a worker that does not run
 	log        *slog.Logger
 
 	running map[string]*ownWorker        // by name
@@ -114,6 +115,23 @@ func (o *ownWorkers) run(ctx context.Context) error {
 		if err := cli.Sleep(ctx, pollInterval); err != nil {
 			return nil
 		}
+		select {
+		case err := <-o.failed:
+			return err
+		default:
+		}
+	}
+}
+
+// giveUp ends the dev server, which would wait for ever for what a worker does that does not run.
+func (o *ownWorkers) giveUp(name string, exit error, last []string) {
+	said := "it printed nothing"
+	if len(last) > 0 {
+		said = "it printed last:\n  " + strings.Join(last, "\n  ")
+	}
+	select {
+	case o.failed <- fmt.Errorf("worker %s failed %d times in a row: %w; %s", name, mostFailures, exit, said):
+	default: // another has failed already
 	}
 }
 

@@ -18,7 +18,7 @@ task, which holds a lease while it runs; a fence identifies an attempt, so that 
 
 from .aws import AWSCredentials
 from .context import Committed, Context, EventOutcome, Timer
-from .data import Input, Output, QueryResult, RowWriter
+from .data import Input, Output, QueryResult
 from .errors import (
     ApiError,
     CanceledError,
@@ -38,6 +38,7 @@ from .errors import (
 from .lambdas import lambda_handler
 from .logs import TaskLogHandler
 from .protocol import Claim, Column, Cursor, InputPartition, Job, Partition, Task
+from .rows import RowWriter
 from .typed import decode, encode
 from .worker import VERSION as __version__
 from .worker import Worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import inspect
 import json
@@ -264,6 +265,7 @@ class Context:
     def commit(self) -> Committed:
         """Commit now all that was written, emitted, enqueued and kept as state, while the task goes on."""
         self._attempt.check()
+        self._settle()
         with self._lock:
             state = self._changed_state()  # first: if it is not JSON, nothing of the rest is lost
             pending, self._pending = self._pending, Pending()
@@ -302,6 +304,8 @@ class Context:
     def _completion(self, result: Any) -> Dict[str, Any]:
         """Return the completion of a handler that returned."""
         result = self._written(result)
+        if not self._unchanged:
+            self._settle()
         with self._lock:
             body: Dict[str, Any] = {"status": "Completed", **self._pending.body(), **self._changed_state()}
         if self._unchanged:
@@ -320,16 +324,34 @@ class Context:
         )
         return body
 
+    def _settle(self) -> None:
+        for output in self._outputs:
+            output._settle()
+
     def _written(self, result: Any) -> Any:
         """Write the frames or rows that a handler returned, and return its result for people: how many rows those were."""
-        if _is_rows(result):
+        if _is_rows(result) or len(self._outputs) == 1 and not self._served and _is_list(result):
             return {"rows": self.output().write(result)}
-        if isinstance(result, dict) and any(_is_rows(v) for v in result.values()):
+        if isinstance(result, dict) and any(_is_rows(v) for v in result.values()) or self._names_lists(result):
             for name, rows in result.items():
-                if not _is_rows(rows):
+                if not _is_rows(rows) and not _is_list(rows):
                     raise NotRetryable(f"the handler returned a {type(rows).__name__} as the rows of output {name!r}")
             return {"rows": {name: self.output(name).write(rows) for name, rows in result.items()}}
         return result
+
+    @property
+    def _served(self) -> bool:
+        """Whether the handler has said itself what its outputs get, so that a list that it returns is a result."""
+        written = any(output._count for output in self._outputs) or self._pending.files
+        return bool(written or self._pending.events or self._unchanged)
+
+    def _names_lists(self, result: Any) -> bool:
+        """Report whether a result is a list of rows for each of some outputs."""
+        names = {output.name for output in self._outputs}
+        return (
+            isinstance(result, dict) and bool(result) and not self._served
+            and all(name in names and _is_list(rows) for name, rows in result.items())
+        )  # fmt: skip
 
     def _changed_state(self) -> Dict[str, Any]:
         state = _json("state", self.state)
@@ -346,6 +368,15 @@ class Context:
 
 def _is_rows(value: Any) -> bool:
     return is_frame(value) or inspect.isgenerator(value)
+
+
+def _is_list(value: Any) -> bool:
+    """Report whether a value is a list of rows, which is a result where there is no output to write them to."""
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) or _is_record(v) for v in value)
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _find(what: str, among: Sequence[Named], name: Union[str, int, None], job: Job) -> Named:
@@ -378,4 +409,6 @@ def _frozen(state: Any) -> str:
 def _put_back(old: Pending, new: Pending) -> None:
     for key, files in old.files.items():
         new.files[key] = files + new.files.get(key, [])
+    for key, parts in old.parts.items():
+        new.parts[key] = parts + new.parts.get(key, [])
     new.events[:0], new.tasks[:0] = old.events, old.tasks

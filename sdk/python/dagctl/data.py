@@ -17,19 +17,17 @@ from .attempt import Attempt
 from .errors import Error
 from .frames import Unfit, is_frame, is_pandas, pandas_rows, parquet_files
 from .protocol import MOST_FILES, Column, InputPartition, InputSpec, OutputSpec
+from .rows import Columns, Part, RowWriter, all_types, decimal_types, differ, discard, joined
 from .scratch import Scratch
-from .typed import Mismatch, decode, encode
+from .typed import Mismatch, decode
 
 T = TypeVar("T")
 Row = Dict[str, Any]
-Columns = Union[Sequence[str], Mapping[str, str]]  # names, or names with DuckDB's names of their types
-
-PART_BYTES = 64 << 20  # size at which a file is uploaded and a new one begins
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
 _MEDIA_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "ndjson": "application/x-ndjson"}
 _ENDINGS = {"parquet": ".parquet", "csv": ".csv", "ndjson": ".ndjson"}
-_READ_ENDINGS = {**_ENDINGS, "arrow": ".arrows"}  # only inputs come as Arrow
+_READ_ENDINGS = {**_ENDINGS, "arrow": ".arrows"}
 _READ_FORMATS = {**_FORMATS, ".arrow": "arrow", ".arrows": "arrow"}
 
 
@@ -133,6 +131,7 @@ class Pending:
     """What a handler has written, emitted and enqueued and no call has committed yet."""
 
     files: Dict[Tuple[int, str], List[Dict[str, str]]] = field(default_factory=dict)  # by output and partition key
+    parts: Dict[Tuple[int, str], List[Part]] = field(default_factory=dict)  # those of them that are rows
     events: List[Dict[str, Any]] = field(default_factory=list)
     tasks: List[Dict[str, Any]] = field(default_factory=list)
 
@@ -176,19 +175,30 @@ class Output:
     def write(self, rows: Any, *, partition_key: str = "", columns: Columns = ()) -> int:
         """Write rows: dicts, dataclasses, or anything that `dagctl.encode` takes. Returns their number.
 
-        Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory. If there are
-        none, the output has these columns; by default those that it had last. A mapping says their types, too:
-        `columns={"id": "BIGINT", "at": "TIMESTAMPTZ"}`.
+        `columns` are those to write, in this order, also if there are no rows. By default they are those of the rows;
+        without rows, those that the output had last. A mapping says their types, too:
+        `columns={"id": "BIGINT", "at": "TIMESTAMPTZ"}`. Other types are those that the values show, of all rows that
+        are committed together.
+
+        Rows are uploaded in files of 64 MiB while the iterable is read, so they need not fit into memory. They stay on
+        the disk until they are committed, where it has the room, and are uploaded once more, in one file, if those
+        files turn out to have other types.
 
         Or write a frame: a DataFrame of pandas or polars, a LazyFrame, or a Table, RecordBatch or RecordBatchReader of
-        pyarrow. Its columns have its types, also without rows; `columns` are those to write, in this order. The types of
-        pandas' columns may be declared with them.
+        pyarrow. Its columns have its types, also without rows. The types of pandas' columns may be declared.
         """
         if is_frame(rows):
             return self._write_frame(rows, partition_key, columns)
-        with self.writer(partition_key=partition_key, columns=columns) as writer:
+        return self._write_rows(rows, RowWriter(self, partition_key, columns))
+
+    @staticmethod
+    def _write_rows(rows: Iterable[Any], writer: RowWriter) -> int:
+        try:
             for row in rows:
                 writer.write(row)
+            writer._finish()
+        finally:
+            writer._drop()
         return writer.rows
 
     def _write_frame(self, frame: Any, partition_key: str, columns: Columns) -> int:
@@ -201,7 +211,7 @@ class Output:
                 types, rows = pandas_rows(frame, list(columns))
                 if isinstance(columns, Mapping):
                     types.update(columns)
-                return self.write(rows, partition_key=partition_key, columns=types)
+                return self._write_rows(rows, RowWriter(self, partition_key, types, shown=True))
             count = 0
             for file, rows_of_file in parquet_files(frame, columns, lambda: self._scratch.file(".parquet")):
                 self._put(file, "parquet", None, partition_key)
@@ -233,12 +243,27 @@ class Output:
         name: Optional[str] = None,
         partition_key: str = "",
     ) -> None:
-        """Upload a file: parquet, csv or ndjson; default: by its name. CSV needs a line of column names."""
+        """Upload a file: parquet, csv, ndjson or arrow; default: by its name. CSV needs a line of column names.
+
+        Arrow is a stream of its IPC format. The package pyarrow must be installed for it.
+        """
         path = os.fspath(file)
-        format = format or _format_of(path)
-        if format not in _ENDINGS:
-            raise ValueError(f"format {format!r} is not one of {', '.join(_ENDINGS)}")
+        format = format or _format_of(path, _READ_FORMATS)
+        if format not in _READ_ENDINGS:
+            raise ValueError(f"format {format!r} is not one of {', '.join(_READ_ENDINGS)}")
+        if format == "arrow":
+            return self._upload_arrow(path, name, partition_key)
         self._put(path, format, name, partition_key)
+
+    def _upload_arrow(self, path: str, name: Optional[str], partition_key: str) -> None:
+        if name is not None:
+            raise ValueError("Arrow is uploaded as Parquet, under names of its own: leave the name out")
+        try:
+            import pyarrow
+        except ImportError:
+            raise Error(f"output {self.name} from Arrow needs the package pyarrow: pip install pyarrow; or upload Parquet") from None
+        with pyarrow.OSFile(path) as file, pyarrow.ipc.open_stream(file) as stream:
+            self._write_frame(stream, partition_key, ())
 
     def derives(self, column: str, *, input: Union[int, Input], input_column: str, transform: str = "expression") -> None:
         """Record from which input column a column is made. transform: identity, expression or aggregate."""
@@ -254,7 +279,8 @@ class Output:
 
     def _put(
         self, path: str, format: str, name: Optional[str], partition_key: str, types: Optional[Mapping[str, str]] = None
-    ) -> None:
+    ) -> Tuple[Dict[str, str], Any]:
+        """Upload a file. Return it as a commit names it, and the columns that the server tells of it."""
         with self._lock:
             self._count += 1
             name = name or f"{self._count:05d}{_ENDINGS[format]}"
@@ -276,76 +302,41 @@ class Output:
             if len(files) == MOST_FILES:
                 raise Error(f"output {self.name} has {MOST_FILES} files that are not committed: call ctx.commit() in between")
             files.append(file)
+        return file, told.get("columns")
+
+    def _put_rows(self, part: Part, partition_key: str) -> None:
+        """Upload a file of rows, and keep it until the commit."""
+        part.file, part.columns = self._put(part.path, "ndjson", None, partition_key, part.types)
+        with self._lock:
+            self._pending().parts.setdefault((self.index, partition_key), []).append(part)
+
+    def _settle(self) -> None:
+        """Upload the rows of a commit once more, as one file, where its files have different columns."""
+        pending = self._pending()
+        for key, parts in list(pending.parts.items()):
+            if key[0] != self.index:
+                continue
+            with self._lock:
+                del pending.parts[key]
+            try:
+                if differ(parts):
+                    self._put_together(parts, pending.files[key], key[1])
+            finally:
+                discard(parts)
+
+    def _put_together(self, parts: List[Part], files: List[Dict[str, str]], partition_key: str) -> None:
+        try:
+            types = all_types(parts)
+            path = joined(parts)
+            types.update(decimal_types(path, {name for p in parts for name in p.decimals}))
+        except Unfit as unfit:
+            raise Unfit(f"output {self.name}: {unfit}") from None
+        with self._lock:
+            files[:] = [f for f in files if all(f is not p.file for p in parts)]
+        self._put(path, "ndjson", None, partition_key, types)
 
     def _note(self, partition_key: str) -> List[Dict[str, str]]:
         return self._pending().files.setdefault((self.index, partition_key), [])
-
-
-class RowWriter:
-    """Writes rows to an output, as lines of JSON."""
-
-    def __init__(self, output: Output, partition_key: str, columns: Columns = ()) -> None:
-        if isinstance(columns, str):
-            raise TypeError("columns is a list of names, or a dict of names and types, not a text")
-        self.rows = 0
-        self._output, self._key, self._columns = output, partition_key, columns
-        self._types = columns if isinstance(columns, Mapping) else None
-        self._file: Optional[IO[bytes]] = None
-        self._size = 0
-
-    def write(self, row: Any) -> None:
-        value = encode(row)
-        if not isinstance(value, dict):
-            raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
-        line = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        if self._file is None:
-            self._file = self._begin()
-        self._file.write(line)
-        self.rows += 1
-        self._size += len(line)
-        if self._size >= PART_BYTES:
-            self._send()
-        elif self.rows % 10_000 == 0:
-            self._output._attempt.check()
-
-    def _begin(self) -> IO[bytes]:
-        self._size = 0
-        return open(self._output._scratch.file(".ndjson"), "wb")
-
-    def _send(self) -> None:
-        assert self._file is not None
-        self._file.close()
-        self._output._put(self._file.name, "ndjson", None, self._key, self._types)
-        self._drop()
-
-    def _send_columns(self) -> None:
-        """Name the columns of an output without rows, by a CSV file of one line."""
-        path = self._output._scratch.file(".csv")
-        try:
-            with open(path, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerow(self._columns)
-            self._output._put(path, "csv", None, self._key)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(path)
-
-    def _finish(self) -> None:
-        if self._types and not self.rows:
-            self._file = self._begin()
-        if self._file is not None:
-            self._send()
-        elif self._columns and not self.rows:
-            self._send_columns()
-        elif not self.rows:
-            with self._output._lock:
-                self._output._note(self._key)  # an output without rows is published, too
-
-    def _drop(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._file.name)
-            self._file = None
 
 
 @dataclass(frozen=True)
@@ -379,7 +370,7 @@ def _number(text: str) -> Union[float, decimal.Decimal]:
     return rounded if decimal.Decimal(repr(rounded)) == exact else exact
 
 
-def _format_of(path: str, known: Mapping[str, str] = _FORMATS) -> str:
+def _format_of(path: str, known: Mapping[str, str]) -> str:
     ending = os.path.splitext(path)[1].lower()
     if ending not in known:
         names = ", ".join(sorted(set(known.values())))

@@ -146,7 +146,7 @@ def _objects(values: List[Any], name: str) -> Series:
     found = [_missing(v) for v in values]
     for row, value in enumerate(found, 1):
         shape.add(value, f"row {row}")
-    return shape.type(), [_json(v) for v in found]
+    return shape.type(), [v if isinstance(v, decimal.Decimal) else _json(v) for v in found]
 
 
 def _missing(value: Any) -> Any:
@@ -194,6 +194,13 @@ def _kind(value: Any, where: str) -> str:
     if isinstance(value, (bytes, bytearray)):
         raise Unfit(f"{where} holds bytes: write them as text, such as base64, or write a pyarrow.Table")
     raise Unfit(f"{where} holds a {type(value).__name__}, which a dataset cannot: convert it, for example by .astype(str)")
+
+
+def decimal_shape(name: str) -> _Shape:
+    """Return the shape of a column of exact numbers."""
+    shape = _Shape(f"column {name!r}")
+    shape.kind = "decimal"
+    return shape
 
 
 class _Shape:

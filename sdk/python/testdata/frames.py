@@ -105,6 +105,10 @@ def wrong(ctx):
         return made
     if ctx.payload == "fine":
         return lib.DataFrame({"at": [lib.Timestamp(2026, 1, 5), lib.Timestamp("2026-01-05 00:00:00.000000001")]})
+    if ctx.payload in ("apart", "widened"):
+        ctx.output().write(lib.DataFrame({"a": [1], "d": [decimal.Decimal("1.5")]}))
+        ctx.output().write(lib.DataFrame({"a": ["x"] if ctx.payload == "apart" else [1.5], "d": [decimal.Decimal("1.25")]}))
+        return None
     if ctx.payload == "half":
         return {"wrong": lib.DataFrame(PLAIN), "other": 1}
     return lib.DataFrame({"id": [uuid.UUID(int=1)], "n": [2**64], "f": [1.5], "gone": [None], "wide": [2**63]})

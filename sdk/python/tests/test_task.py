@@ -14,9 +14,11 @@ import unittest
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List
 from unittest import mock
+from urllib.parse import parse_qs
 
 import dagctl
-from dagctl import data, traces
+from dagctl import rows as row_files
+from dagctl import traces
 from dagctl.attempt import LOST, STALE, UNREPORTED
 from dagctl.protocol import Claim
 from tests import replay
@@ -463,7 +465,7 @@ class TestData(Case):
     def test_many_rows_go_up_in_parts_while_they_are_made(self) -> None:
         for n in (1, 2, 3):
             self.server.routes[f"PUT /v1/task/outputs/0/{n:05d}.ndjson"] = {}
-        with mock.patch.object(data, "PART_BYTES", 20):
+        with mock.patch.object(row_files, "PART_BYTES", 20):
 
             def rows() -> Iterator[Dict[str, int]]:
                 yield from ({"n": n} for n in range(3))
@@ -473,6 +475,114 @@ class TestData(Case):
             self.run_task(lambda ctx: ctx.output().write(rows()), outputs=[replay.output()])
         files = self.completion()["outputs"][0]["files"]
         self.assertEqual([f["name"] for f in files], ["00001.ndjson", "00002.ndjson", "00003.ndjson"])
+
+    def test_numbers_of_rows(self) -> None:
+        self.put()
+        exact, nan = decimal.Decimal("1.10"), float("nan")
+        self.run_task(
+            lambda ctx: ctx.output().write([{"d": exact, "e": [exact], "f": nan}, {"d": 2, "f": float("-inf")}, {"d": 2.5}]),
+            outputs=[replay.output()],
+        )
+        (rows,) = self.server.of("/v1/task/outputs/0/00001.ndjson")
+        self.assertEqual(
+            rows.body.decode(), '{"d":1.10,"e":["1.10"],"f":NaN}\n{"d":2,"f":-Infinity}\n{"d":2.5}\n', "exactly as they are"
+        )
+        self.assertEqual(self.declared(rows), [{"name": "d", "type": "DECIMAL(18,2)"}])
+
+    def test_a_column_that_is_not_of_decimals_alone(self) -> None:
+        self.put()
+        self.run_task(lambda ctx: ctx.output().write([{"d": decimal.Decimal(1)}, {"d": "x"}]), outputs=[replay.output()])
+        (rows,) = self.server.of("/v1/task/outputs/0/00001.ndjson")
+        self.assertEqual(self.declared(rows), None)
+
+    def test_columns_are_those_to_write_in_this_order(self) -> None:
+        self.put()
+        for columns, line in [(["b", "a"], '{"b":2,"a":1}'), ({"a": "BIGINT"}, '{"a":1}'), (["z"], '{"z":null}')]:
+            self.setUp()
+            self.put()
+            self.run_task(
+                lambda ctx: ctx.output().write([{"a": 1, "b": 2, "c": 3}], columns=columns), outputs=[replay.output()]
+            )
+            (rows,) = self.server.of("/v1/task/outputs/0/00001.ndjson")
+            self.assertEqual(rows.body.decode(), line + "\n")
+
+    def put(self) -> None:
+        """Take uploads, and tell the types of integers, floats and texts in them."""
+
+        def take(request: Any) -> Dict[str, Any]:
+            types: Dict[str, str] = {}
+            for line in request.body.splitlines():
+                for name, value in json.loads(line).items():
+                    kind = {int: "BIGINT", float: "DOUBLE"}.get(type(value), "VARCHAR")
+                    types[name] = kind if types.get(name, kind) == kind else "DOUBLE"
+            return {"name": request.path.partition("?")[0].rpartition("/")[2], "columns": list(types.items())}
+
+        for n in range(1, 6):
+            self.server.routes[f"PUT /v1/task/outputs/0/{n:05d}.ndjson"] = take
+
+    def declared(self, request: Any) -> Any:
+        found = parse_qs(request.path.partition("?")[2]).get("columns")
+        return found and json.loads(found[0])
+
+    def names(self) -> List[str]:
+        return [f["name"] for f in self.completion()["outputs"][0]["files"]]
+
+    def test_rows_of_other_types_go_up_once_more(self) -> None:
+        self.put()
+        with mock.patch.object(row_files, "PART_BYTES", 10):
+            self.run_task(lambda ctx: ctx.output().write([{"n": 1}, {"n": 22}, {"n": 2.5}]), outputs=[replay.output()])
+        self.assertEqual(self.names(), ["00003.ndjson"])
+        (rows,) = self.server.of("/v1/task/outputs/0/00003.ndjson")
+        self.assertEqual(rows.body, b'{"n":1}\n{"n":22}\n{"n":2.5}\n')
+
+    def test_rows_of_several_writes_go_up_once_more(self) -> None:
+        self.put()
+
+        def send(ctx: dagctl.Context) -> None:
+            ctx.output().write([{"n": decimal.Decimal("1.5")}])
+            ctx.output().write([{"n": decimal.Decimal("1.25"), "more": "x"}])
+
+        self.run_task(send, outputs=[replay.output()])
+        self.assertEqual(self.names(), ["00003.ndjson"])
+        (rows,) = self.server.of("/v1/task/outputs/0/00003.ndjson")
+        self.assertEqual(self.declared(rows), [{"name": "n", "type": "DECIMAL(18,2)"}])
+
+    def test_rows_that_there_is_no_room_for_go_up_once(self) -> None:
+        self.put()
+        with mock.patch.object(row_files, "PART_BYTES", 10), mock.patch.object(row_files, "ROOM", 1 << 62):
+            self.run_task(lambda ctx: ctx.output().write([{"n": 1}, {"n": 22}, {"n": 2.5}]), outputs=[replay.output()])
+        self.assertEqual(self.names(), ["00001.ndjson", "00002.ndjson"])
+
+    def test_a_list_of_rows(self) -> None:
+        self.put()
+        self.run_task(lambda ctx: [{"n": 1}], outputs=[replay.output()])
+        done = self.completion()
+        self.assertEqual((done["result"], [f["name"] for f in done["outputs"][0]["files"]]), ({"rows": 1}, ["00001.ndjson"]))
+
+        self.setUp()
+        self.put()
+        self.run_task(lambda ctx: {"rows": [{"n": 1}]}, outputs=[replay.output(), replay.output(1, "files")])
+        self.assertEqual(self.completion()["result"], {"rows": {"rows": 1}})
+
+    def test_a_list_that_is_a_result(self) -> None:
+        def wrote(ctx: dagctl.Context) -> Any:
+            ctx.output().write([])
+            return [{"n": 1}]
+
+        def unchanged(ctx: dagctl.Context) -> Any:
+            ctx.unchanged()
+            return [{"n": 1}]
+
+        for handler, outputs in [(lambda ctx: [{"n": 1}], []), (wrote, [replay.output()]), (unchanged, [replay.output()])]:
+            self.setUp()
+            self.put()
+            self.run_task(handler, outputs=outputs)
+            self.assertEqual(self.completion()["result"], [{"n": 1}])
+
+    def test_arrow_needs_its_library(self) -> None:
+        with mock.patch.dict("sys.modules", {"pyarrow": None}):
+            self.run_task(lambda ctx: ctx.output().upload("x.arrows"), outputs=[replay.output()])
+        self.assertIn("output rows from Arrow needs the package pyarrow", self.completion()["error"]["message"])
 
     def test_no_rows_are_an_answer_too(self) -> None:
         self.run_task(lambda ctx: ctx.output().write([]), outputs=[replay.output()])
@@ -491,7 +601,8 @@ class TestData(Case):
     def test_what_is_no_row(self) -> None:
         for row, message in [
             ([1], "a row is a dict"),
-            ({"n": float("nan")}, "not JSON compliant"),
+            ({"n": decimal.Decimal("NaN")}, "output rows: column 'n', row 1: NaN is no number that a DECIMAL has; use None"),
+            ({"n": decimal.Decimal("1e-9"), "m": decimal.Decimal(10) ** 38}, "'m' needs 39 digits, and a DECIMAL has 38"),
         ]:
             with self.subTest(row=row):
                 self.setUp()
