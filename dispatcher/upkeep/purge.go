@@ -174,10 +174,17 @@ func refuseWhileRunning(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []re
 	}
 
 	for _, p := range gone {
-		if busy[registry.Ref{Version: p.Version, Key: p.Key}] || slices.Contains(use.Origins, p.Origin) {
-			return fault.New(fault.Conflict, "a task is at work on %s, partition %s", p.Dataset, p.Key).
-				WithHint("wait for it or cancel it (`dagctl tasks list --status Running`), then purge")
+		var refusal *fault.Error
+		switch {
+		case busy[registry.Ref{Version: p.Version, Key: p.Key}]:
+			refusal = fault.New(fault.Conflict, "a task is at work on %s, partition %s", p.Dataset, p.Key)
+		case slices.Contains(use.Origins, p.Origin):
+			refusal = fault.New(fault.Conflict, "a task is at work of the job that makes %s, and may write any of its "+
+				"partitions", p.Dataset)
+		default:
+			continue
 		}
+		return refusal.WithHint("wait for it or cancel it (`dagctl tasks list --status Running`), then purge")
 	}
 	return nil
 }
