@@ -34,13 +34,31 @@ func Main(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "dagctl")
-	build := exec.Command("go", "build", "-ldflags=-w", "-tags=clockskew", "-o", binary,
-		"github.com/dagctl/dagctl/cmd/dagctl")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build dagctl: %v\n%s", err, output)
+	if err := build(binary); err != nil {
+		fmt.Fprintf(os.Stderr, "build dagctl: %v", err)
 		return 1
 	}
 	return m.Run()
+}
+
+// build builds dagctl. Of packages that are tested at the same moment, the second waits for what the first leaves in
+// Go's cache, where both would compile everything.
+func build(binary string) error {
+	lock, err := os.Create(filepath.Join(os.TempDir(), fmt.Sprintf("dagctl-build-%d.lock", os.Getuid())))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+
+	cmd := exec.Command("go", "build", "-ldflags=-w", "-tags=clockskew", "-o", binary,
+		"github.com/dagctl/dagctl/cmd/dagctl")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, output)
+	}
+	return nil
 }
 
 // Result is what a command printed and how it ended.
