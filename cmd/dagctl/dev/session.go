@@ -152,7 +152,7 @@ func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Versio
 	switch {
 	case deployed.Created:
 		dags.PrintPlan(s.CLI, s.Out, deployed)
-	case s.options.once: // it deploys each file once
+	case s.options.once && deployed.Version.Status == registry.Active: // it deploys each file once
 		if err := s.readSources(ctx, name, d); err != nil {
 			return nil, err
 		}
@@ -165,7 +165,7 @@ func (s *session) deploy(ctx context.Context, d *dagfile.File) (*registry.Versio
 }
 
 // readSources has the sources of a DAG that are polled read now: with --once nobody waits for their next time. Those
-// that are paused or do not serve stay as they are.
+// that are paused stay as they are.
 func (s *session) readSources(ctx context.Context, name string, d *dagfile.File) error {
 	for _, job := range d.Doc.Jobs {
 		if job.Source == nil || job.Source.Kind != "poll" {
