@@ -46,21 +46,34 @@ func (l *logLines) with(word string) (found []string) {
 	return found
 }
 
-// cuttable forwards connections to a database until they are cut.
+// cuttable forwards connections to a database until they are cut, all at once.
 type cuttable struct {
 	net.Listener
-	mu    sync.Mutex
+	mu    sync.RWMutex // held while they are cut, and read-locked by each answer on its way
 	conns []net.Conn
+}
+
+// answered is a connection whose answers wait while others are cut.
+type answered struct {
+	net.Conn
+	of *cuttable
+}
+
+func (a answered) Write(p []byte) (int, error) {
+	a.of.mu.RLock()
+	defer a.of.mu.RUnlock()
+	return a.Conn.Write(p)
 }
 
 func (c *cuttable) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
-	if err == nil {
-		c.mu.Lock()
-		c.conns = append(c.conns, conn)
-		c.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns = append(c.conns, conn)
+	return answered{conn, c}, nil
 }
 
 func (c *cuttable) cut() {
