@@ -354,20 +354,6 @@ func OriginsInWork(ctx context.Context, tx pgx.Tx, origins []uuid.UUID) (map[uui
 	return inWork, err
 }
 
-// RowsOf returns the ids of a job's rows in all versions of its DAG, also of those in which it had another name. It
-// relies on idx_jobs_one_origin and idx_jobs_origin.
-func RowsOf(ctx context.Context, tx pgx.Tx, job *Job) ([]uuid.UUID, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs o JOIN jobs j ON j.origin_job_id = o.id
-		WHERE o.org_id = $1 AND o.dag_name = $2 AND o.id = o.origin_job_id AND coalesce(o.known_as, o.name) = $3`,
-		job.OrgID, job.DAG, job.Name)
-	if err != nil {
-		return nil, fmt.Errorf("find the rows of job %s: %w", job.Address(), err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	return ids, fault.Wrap(err, "find the rows of job "+job.Address())
-}
-
 // WorkingOrigins is a query for all origins of an org, which is the argument of a statement, that an active version has
 // or one on its way.
 func WorkingOrigins(org string) string {

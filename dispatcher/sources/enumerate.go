@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // Enumerator returns what lists the units that there are to read for a job, if anything can: its operator, or the
@@ -176,7 +177,7 @@ func positionOf(ctx context.Context, tx pgx.Tx, job *registry.Job) (position jso
 	rows, of := []uuid.UUID{job.ID}, "error IS NULL"
 	if job.Def.Asked() {
 		of = "position IS NOT NULL"
-		if rows, err = registry.RowsOf(ctx, tx, job); err != nil {
+		if rows, err = deploy.RowsOfJob(ctx, tx, job); err != nil {
 			return nil, err
 		}
 	}

@@ -104,7 +104,7 @@ func queuesOf(ctx context.Context, tx pgx.Tx, which string, args ...any) ([]queu
 	})
 }
 
-// OriginsOfJob returns all origins that a job has had, because idempotency keys of tasks outlive its definitions.
+// OriginsOfJob returns all origins that a job has had, under whatever name: what it remembers outlives its definitions.
 func OriginsOfJob(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]uuid.UUID, error) {
 	// idx_jobs_one_origin; of jobs that were renamed before identities were kept, the job's own may have another one.
 	rows, err := tx.Query(ctx, `
@@ -112,6 +112,20 @@ func OriginsOfJob(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]uuid.UUI
 		job.OrgID, job.DAG, job.Def.Identity(), job.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("origins of %s: %w", job.Address(), err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// RowsOfJob returns the ids of a job's rows in all versions of its DAG, whatever its name was there. It relies on
+// idx_jobs_origin.
+func RowsOfJob(ctx context.Context, tx pgx.Tx, job *registry.Job) ([]uuid.UUID, error) {
+	origins, err := OriginsOfJob(ctx, tx, job)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT id FROM jobs WHERE origin_job_id = ANY($1)`, origins)
+	if err != nil {
+		return nil, fmt.Errorf("rows of %s: %w", job.Address(), err)
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
