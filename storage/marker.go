@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -11,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
 
 	"github.com/dagctl/dagctl/internal/fault"
@@ -41,10 +38,8 @@ func (s *Storage) Marker(ctx context.Context) (id string, err error) {
 // Mark makes this the storage of an installation. Where another marker came first, that one stays, without an error.
 func (s *Storage) Mark(ctx context.Context, id string) (err error) {
 	if s.s3 != nil {
-		key := s.s3.key(markerName)
-		_, err = s.s3.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3.Bucket, Key: &key,
-			Body: strings.NewReader(id + "\n"), IfNoneMatch: aws.String("*")})
-		if err = s.s3.failed(ctx, "write", key, err); fault.Is(err, fault.Conflict) {
+		err = s.s3.writeSmall(ctx, s.s3.key(markerName), []byte(id+"\n"), true)
+		if fault.Is(err, fault.Conflict) {
 			return nil
 		}
 	} else {
@@ -63,10 +58,7 @@ func nameTag(server string) string { return ".dagctl-server-" + url.PathEscape(s
 // LeaveName leaves an object of a server's name in the storage.
 func (s *Storage) LeaveName(ctx context.Context, server string) (err error) {
 	if s.s3 != nil {
-		key := s.s3.key(nameTag(server))
-		_, err = s.s3.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3.Bucket, Key: &key,
-			Body: bytes.NewReader(probeText)})
-		err = s.s3.failed(ctx, "write", key, err)
+		err = s.s3.writeSmall(ctx, s.s3.key(nameTag(server)), probeText, false)
 	} else {
 		err = s.files.root.WriteFile(nameTag(server), probeText, 0o640)
 	}
@@ -96,9 +88,7 @@ func (s *Storage) HasName(ctx context.Context, server string) (bool, error) {
 // RemoveName removes the name of a server that is no more.
 func (s *Storage) RemoveName(ctx context.Context, server string) error {
 	if s.s3 != nil {
-		key := s.s3.key(nameTag(server))
-		_, err := s.s3.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.s3.Bucket, Key: &key})
-		return s.s3.failed(ctx, "remove", key, err)
+		return s.s3.remove(ctx, s.s3.key(nameTag(server)))
 	}
 	err := s.files.root.Remove(nameTag(server))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -118,18 +118,30 @@ func (f *files) roomLeft() error {
 
 func (b *bucket) probe(ctx context.Context, name string) error {
 	key := b.key(name)
-	_, err := b.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.Bucket, Key: &key,
-		Body: bytes.NewReader(probeText), IfNoneMatch: aws.String("*")})
-	if err != nil {
-		return b.failed(ctx, "write", key, err)
+	if err := b.writeSmall(ctx, key, probeText, true); err != nil {
+		return err
 	}
 
 	read, err := b.readSmall(ctx, key)
 	if err == nil && !bytes.Equal(read, probeText) {
 		err = fmt.Errorf("object %s does not hold what was written to it", key)
 	}
-	_, removed := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Bucket, Key: &key})
-	return errors.Join(err, b.failed(ctx, "remove", key, removed))
+	return errors.Join(err, b.remove(ctx, key))
+}
+
+// writeSmall writes a whole object; once: unless there is one, which is a Conflict.
+func (b *bucket) writeSmall(ctx context.Context, key string, text []byte, once bool) error {
+	in := &s3.PutObjectInput{Bucket: &b.Bucket, Key: &key, Body: bytes.NewReader(text)}
+	if once {
+		in.IfNoneMatch = aws.String("*")
+	}
+	_, err := b.client.PutObject(ctx, in)
+	return b.failed(ctx, "write", key, err)
+}
+
+func (b *bucket) remove(ctx context.Context, key string) error {
+	_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.Bucket, Key: &key})
+	return b.failed(ctx, "remove", key, err)
 }
 
 // readSmall reads the beginning of an object.
