@@ -57,18 +57,11 @@ const keysEvery = 30 * time.Second
 
 // run looks until ctx ends.
 func (k *keyWatch) run(ctx context.Context) error {
-	tick := time.NewTicker(keysEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			if err := k.look(ctx); err != nil && ctx.Err() == nil {
-				k.log.Error("cannot look which keys of secrets are missing, will go on", "error", err)
-			}
+	return each(ctx, keysEvery, func() {
+		if err := k.look(ctx); err != nil && ctx.Err() == nil {
+			k.log.Error("cannot look which keys of secrets are missing, will go on", "error", err)
 		}
-	}
+	})
 }
 
 // look finds the keys that this server lacks, and logs it if they are others than before.

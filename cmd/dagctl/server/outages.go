@@ -124,16 +124,7 @@ func (o *outages) away(ctx context.Context) string {
 
 // watch looks for the end of outages until ctx ends.
 func (o *outages) watch(ctx context.Context) error {
-	tick := time.NewTicker(outageLook)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			o.look(ctx)
-		}
-	}
+	return each(ctx, outageLook, func() { o.look(ctx) })
 }
 
 // look ends an outage that is over: the database answers, and has refused nothing for a while.

@@ -14,17 +14,24 @@ const sweepEvery = 10 * time.Minute
 // sweep removes the folders of tasks, engines and calls whose servers were killed, and values of secrets that count no
 // more, until ctx ends.
 func (a *App) sweep(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
+	return each(ctx, sweepEvery, func() {
+		a.sweepFolders()
+		if err := a.vault.ForgetPrevious(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("previous values of secrets stay", "error", err)
+		}
+	})
+}
+
+// each does something again and again until ctx ends, for the first time when a period has passed.
+func each(ctx context.Context, period time.Duration, do func()) error {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-			a.sweepFolders()
-			if err := a.vault.ForgetPrevious(ctx); err != nil && ctx.Err() == nil {
-				a.log.Warn("previous values of secrets stay", "error", err)
-			}
+			do()
 		}
 	}
 }
