@@ -353,14 +353,10 @@ func recordAhead(
 	ctx context.Context, tx pgx.Tx, t Claimed, check revisionCheck, outcomes []operators.CheckOutcome,
 ) error {
 	results, passed := checkResults(check.checks, outcomes)
-	named := map[string]dag.Check{}
-	for _, c := range check.checks {
-		named[c.Name] = c
-	}
 	var failed []string
 	for _, r := range results {
 		if r.Outcome != "pass" {
-			failed = append(failed, r.Name+": "+r.Failed(named[r.Name]))
+			failed = append(failed, r.Name+": "+r.Failed(check.checks))
 		}
 	}
 	result := AheadResult{Failed: strings.Join(failed, "; ")}

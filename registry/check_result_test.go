@@ -33,6 +33,6 @@ func TestWhatAFailedCheckFound(t *testing.T) {
 		{"nothing in the 48h0m0s before the check", failed(1), dag.Check{Kind: "freshness", Within: 48 * time.Hour}},
 		{"no column", registry.CheckResult{Error: "no column"}, dag.Check{Kind: "row_count"}},
 	} {
-		require.Equal(t, c.want, c.result.Failed(c.check))
+		require.Equal(t, c.want, c.result.Failed([]dag.Check{c.check}))
 	}
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -309,9 +310,14 @@ type CheckResult struct {
 	Hash string `json:"-"` // of the check
 }
 
-// Failed says for people what a check found that did not pass: counts, never rows. A check of the whole revision found
-// one fault, not one row.
-func (r CheckResult) Failed(check dag.Check) string {
+// Failed says for people what one of some checks found that did not pass: counts, never rows. A check of the whole
+// revision found one fault, not one row.
+func (r CheckResult) Failed(among []dag.Check) string {
+	var check dag.Check
+	if at := slices.IndexFunc(among, func(c dag.Check) bool { return c.Name == r.Name }); at >= 0 {
+		check = among[at]
+	}
+
 	switch {
 	case r.Error != "":
 		return r.Error

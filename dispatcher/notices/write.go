@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -157,10 +156,6 @@ func ChecksFailed(
 	ctx context.Context, tx pgx.Tx, job *registry.Job, task uuid.UUID, of registry.CheckedRevision,
 	results []registry.CheckResult, now time.Time,
 ) error {
-	checks := map[string]dag.Check{}
-	for _, c := range job.Def.Checks {
-		checks[c.Name] = c
-	}
 	var failed []NoticeCheck
 	for _, r := range results {
 		if r.Outcome == "pass" {
@@ -168,7 +163,7 @@ func ChecksFailed(
 		}
 		found := "could not be run" // its error may quote rows
 		if r.Outcome != "error" {
-			found = r.Failed(checks[r.Name])
+			found = r.Failed(job.Def.Checks)
 		}
 		failed = append(failed, NoticeCheck{Name: r.Name, Severity: r.Severity, Outcome: r.Outcome,
 			Failures: r.Failures, Found: found})

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
 )
@@ -126,10 +125,9 @@ func FailedChecks(
 	ctx context.Context, tx pgx.Tx, job *registry.Job, output int, ref registry.Ref, revision int64,
 ) (string, error) {
 	var names []string
-	checks := map[string]dag.Check{}
 	for _, c := range job.Def.Checks {
 		if c.Output == output && c.Severity == "error" {
-			names, checks[c.Name] = append(names, c.Name), c
+			names = append(names, c.Name)
 		}
 	}
 
@@ -146,7 +144,7 @@ func FailedChecks(
 		r     registry.CheckResult
 	)
 	_, err = pgx.ForEachRow(rows, []any{&r.Name, &r.Failures, &r.Sample, &r.Error}, func() error {
-		texts = append(texts, r.Name+": "+r.Failed(checks[r.Name]))
+		texts = append(texts, r.Name+": "+r.Failed(job.Def.Checks))
 		return nil
 	})
 	return strings.Join(texts, "; "), err
