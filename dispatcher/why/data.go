@@ -411,16 +411,8 @@ func (e *explainer) activity(ctx context.Context, job *registry.Job, limit int) 
 		return nil, nil
 	}
 
-	pauses, err := e.pauses(ctx)
-	if err != nil {
+	if reasons, err = e.pauseOf(ctx, job); err != nil {
 		return nil, err
-	}
-	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil {
-		r, err := e.about(ctx, job, pausedReason(p, Reason{}))
-		if err != nil {
-			return nil, err
-		}
-		reasons = append(reasons, r)
 	}
 
 	open, all, err := e.openOf(ctx, []uuid.UUID{job.Origin}, nil, limit)

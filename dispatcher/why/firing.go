@@ -165,15 +165,8 @@ func (e *explainer) calendar(ctx context.Context, job *registry.Job, key string,
 	if r, err = e.about(ctx, job, r); err != nil {
 		return nil, err
 	}
-	pauses, err := e.pauses(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil {
-		paused, err := e.about(ctx, job, pausedReason(p, Reason{}))
-		return []Reason{paused, r}, err
-	}
-	return []Reason{r}, nil
+	reasons, err := e.pauseOf(ctx, job)
+	return append(reasons, r), err
 }
 
 // askedBefore says whether a source is asked again for a partition that it was asked for. It leaves a reason without a

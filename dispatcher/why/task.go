@@ -318,6 +318,23 @@ func pausedReason(p *tasks.Pause, r Reason) Reason {
 	return r
 }
 
+// pauseOf says who has paused a job, if anybody has: one reason, or none.
+func (e *explainer) pauseOf(ctx context.Context, job *registry.Job) ([]Reason, error) {
+	pauses, err := e.pauses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := tasks.WidestPause(pauses, job.DAG, job.Name)
+	if p == nil {
+		return nil, nil
+	}
+	r, err := e.about(ctx, job, pausedReason(p, Reason{}))
+	if err != nil {
+		return nil, err
+	}
+	return []Reason{r}, nil
+}
+
 // heldBy bounds how many of the tasks that hold a limit are named.
 const heldBy = 5
 
