@@ -178,18 +178,12 @@ type Troubled struct {
 
 // TroubledServers lists the live servers that lack something, by id.
 func TroubledServers(ctx context.Context, tx pgx.Tx, now time.Time) ([]Troubled, error) {
-	rows, err := tx.Query(ctx, `
+	rows, _ := tx.Query(ctx, `
 		SELECT id, coalesce(unfit, ''), lacks_keys FROM workers
 		WHERE token = '' AND last_heartbeat > $1 AND replaced_at IS NULL AND (unfit IS NOT NULL OR lacks_keys <> '{}')
-		ORDER BY id`, now.Add(-tasks.WorkerDeadAfter))
-	if err != nil {
-		return nil, fmt.Errorf("list servers that lack something: %w", err)
-	}
+		ORDER BY id`, now.Add(-tasks.WorkerDeadAfter)) // the rows have its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Troubled])
-	if err != nil {
-		return nil, fmt.Errorf("list servers that lack something: %w", err)
-	}
-	return found, nil
+	return found, fault.Wrap(err, "list servers that lack something")
 }
 
 // Drain asks a process to finish its tasks and to claim no more. token is the name of its worker token; it may be empty

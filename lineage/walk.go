@@ -141,10 +141,10 @@ func (w *walk) reach(ctx context.Context, up bool, found []uuid.UUID, step int) 
 		if err := w.load(ctx, found); err != nil {
 			return nil, err
 		}
+		slices.SortFunc(found, func(a, b uuid.UUID) int {
+			return cmp.Or(cmp.Compare(w.datasets[a].Name, w.datasets[b].Name), slices.Compare(a[:], b[:]))
+		})
 	}
-	slices.SortFunc(found, func(a, b uuid.UUID) int {
-		return cmp.Or(cmp.Compare(w.datasets[a].Name, w.datasets[b].Name), slices.Compare(a[:], b[:]))
-	})
 
 	level := step
 	if up {

@@ -101,23 +101,28 @@ func (h *keyHider) walk(node any, ctes []string) {
 	case map[string]any:
 		ctes = withNames(n, ctes, h.walk)
 		if text(n, "type") == "SELECT_NODE" {
-			n["from_table"] = h.whole(n["from_table"], false, ctes)
-			sources := h.sources(n["from_table"], ctes)
-			for _, key := range sortedKeys(n) {
-				switch key {
-				case "from_table", "cte_map":
-				case "modifiers":
-					list, _ := n[key].([]any)
-					h.stars(slices.DeleteFunc(slices.Clone(list), ordersByAll), sources)
-				default:
-					h.stars(n[key], sources)
-				}
-			}
+			h.selects(n, ctes)
 		}
 		for _, key := range sortedKeys(n) {
 			if key != "cte_map" {
 				h.walk(n[key], ctes)
 			}
+		}
+	}
+}
+
+// selects hides the column from the stars of one SELECT.
+func (h *keyHider) selects(n map[string]any, ctes []string) {
+	n["from_table"] = h.whole(n["from_table"], false, ctes)
+	sources := h.sources(n["from_table"], ctes)
+	for _, key := range sortedKeys(n) {
+		switch key {
+		case "from_table", "cte_map":
+		case "modifiers":
+			list, _ := n[key].([]any)
+			h.stars(slices.DeleteFunc(slices.Clone(list), ordersByAll), sources)
+		default:
+			h.stars(n[key], sources)
 		}
 	}
 }

@@ -68,17 +68,24 @@ func start(ctx context.Context, more ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	return started("MariaDB", byNative, func(s *Server, dir string) error {
+		return s.begin(ctx, dir, daemon, install, more)
+	})
+}
+
+// started returns a server that begin has started in a folder of its own.
+func started(name, login string, begin func(s *Server, dir string) error) (*Server, error) {
 	dir, err := os.MkdirTemp("", "dagctl-my-") // a socket's path is short
 	if err != nil {
 		return nil, err
 	}
 
-	s := &Server{password: rand.Text(), login: byNative}
-	if err := s.begin(ctx, dir, daemon, install, more); err != nil {
+	s := &Server{password: rand.Text(), login: login}
+	if err := begin(s, dir); err != nil {
 		said, _ := os.ReadFile(filepath.Join(dir, "log"))
 		s.stop(false)
 		_ = os.RemoveAll(dir)
-		return nil, fmt.Errorf("start MariaDB: %w\n%s", err, said)
+		return nil, fmt.Errorf("start %s: %w\n%s", name, err, said)
 	}
 	return s, nil
 }
@@ -104,17 +111,24 @@ func (s *Server) begin(ctx context.Context, dir, daemon, install string, more []
 		return err
 	}
 
-	// A port that is free when we look may be taken when the server binds it.
+	return s.listen(ctx, dir, func(port string) []string {
+		args := append(append([]string{daemon, "--no-defaults", "--datadir=" + data,
+			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"),
+			"--bind-address=127.0.0.1", "--port=" + port, "--skip-name-resolve",
+			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
+			"--max-connections=200", "--performance-schema=off", "--max-allowed-packet=64M"}, files...), as...)
+		return append(args, more...)
+	})
+}
+
+// listen runs a server's program, with its arguments for a port, until it answers. A port that is free when we look may
+// be taken when the server binds it.
+func (s *Server) listen(ctx context.Context, dir string, args func(port string) []string) (err error) {
 	for range 5 {
 		if s.port, err = freeport.Find(); err != nil {
 			return err
 		}
-		args := append(append([]string{daemon, "--no-defaults", "--datadir=" + data,
-			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"),
-			"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(s.port), "--skip-name-resolve",
-			"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
-			"--max-connections=200", "--performance-schema=off", "--max-allowed-packet=64M"}, files...), as...)
-		if err = s.run(dir, append(args, more...)); err != nil {
+		if err = s.run(dir, args(strconv.Itoa(s.port))); err != nil {
 			return err
 		}
 		if err = s.answers(ctx); err == nil {

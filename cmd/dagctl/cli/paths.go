@@ -13,6 +13,11 @@ func VersionPath(dag string, number int) string {
 	return fmt.Sprintf("%s/versions/%d", DAGPath(dag), number)
 }
 
+// SourcePath returns the path of a job's source in the API.
+func SourcePath(dag, job string) string {
+	return "/v1/sources/" + url.PathEscape(dag) + "/" + url.PathEscape(job)
+}
+
 // DatasetPath returns the path of a dataset in the API. An unpublished dataset has slashes in its name, which are part
 // of the segment.
 func DatasetPath(name string) string { return "/v1/datasets/" + url.PathEscape(name) }

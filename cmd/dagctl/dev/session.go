@@ -171,8 +171,8 @@ func (s *session) readSources(ctx context.Context, name string, d *dagfile.File)
 		if job.Source == nil || job.Source.Kind != "poll" {
 			continue
 		}
-		path := "/v1/sources/" + url.PathEscape(name) + "/" + url.PathEscape(job.Name) + "/read"
-		if err := s.api.Post(ctx, path, nil, nil); err != nil && fault.KindOf(err) != fault.Conflict {
+		err := s.api.Post(ctx, cli.SourcePath(name, job.Name)+"/read", nil, nil)
+		if err != nil && !fault.Is(err, fault.Conflict) {
 			return err
 		}
 	}

@@ -59,7 +59,7 @@ func readNow(
 	}
 
 	var r sources.Reading
-	path := "/v1/sources/" + url.PathEscape(job.DAG) + "/" + url.PathEscape(job.Name)
+	path := cli.SourcePath(job.DAG, job.Name)
 	if err := api.Post(ctx, path+"/read", nil, &r); err != nil {
 		return err
 	}
