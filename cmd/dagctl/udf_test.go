@@ -169,7 +169,7 @@ publish:
   counted: { from: { job: count } }
 `), 0o600))
 	ctx, stop := context.WithCancel(t.Context())
-	var said bytes.Buffer
+	var said output
 	ended := make(chan int, 1)
 	go func() {
 		env := map[string]string{"DAGCTL_TOKEN": w.tokens[anyWorker]}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -151,7 +150,7 @@ func dagctl(t *testing.T, env map[string]string, args ...string) result {
 
 func dagctlWithInput(t *testing.T, env map[string]string, input string, args ...string) result {
 	t.Helper()
-	var out, errs bytes.Buffer
+	var out, errs output
 	code := run(t.Context(), args, cli.Environment{In: strings.NewReader(input), Out: &out, Err: &errs,
 		Getenv: func(name string) string { return env[name] }})
 	return result{out.String(), errs.String(), code}

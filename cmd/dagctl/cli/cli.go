@@ -20,7 +20,7 @@ import (
 // Environment is what a command line gets from its process; tests bring their own.
 type Environment struct {
 	In     io.Reader
-	Out    io.Writer
+	Out    io.Writer // several goroutines of `dev` and `serve` write to it at once, as to Err
 	Err    io.Writer
 	Getenv func(string) string
 }
