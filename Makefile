@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help queue birthdays pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
+.PHONY: help queue birthdays pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-listing soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,11 +36,15 @@ soak: setup ## swap a thousand times under readers and kill -9, for about an hou
 	$(MAKE) soak-plain
 	$(MAKE) soak-model
 	$(MAKE) soak-files
+	$(MAKE) soak-listing
 	$(MAKE) soak-memory
 	$(MAKE) fuzz FUZZ=10m
 
 soak-files: setup ## read 10,000 random CSV and NDJSON files as Go's own readers do, for some minutes
 	go test -run Random -timeout 2h -v ./operators/textfile -args -files 10000
+
+soak-listing: setup test-servers ## list a bucket of a million objects, twice, in some minutes; it takes 4 GB of disk
+	go test -tags soak -run SoakListing -timeout 60m -v ./operators/s3source -args -objects 1000000
 
 soak-memory: setup ## watch the memory of dev and serve for an hour at once; MEMORY='-memory-for 10m' for less
 	go test -tags soak -run Soak -timeout 24h -v ./proof/memory -args $(MEMORY)

@@ -62,6 +62,9 @@ func start(t testing.TB, dir, id, secret string, args ...string) *Server {
 	return s
 }
 
+// Folder returns the folder whose files are the objects of the bucket.
+func (s *Server) Folder() string { return filepath.Join(s.dir, "data", s.Bucket) }
+
 // newProcess returns a process of versitygw.
 func newProcess(t testing.TB, log string) *testserver.Process {
 	t.Helper()
