@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/usage"
@@ -110,31 +112,45 @@ func needOf(i attention.Item) need {
 	return n
 }
 
+// home asks for its three parts at once.
 func (s *Site) home(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
-	found, err := s.Dispatcher.Desk.Of(r.Context(), caller)
+	var v homeView
+	parts, ctx := errgroup.WithContext(r.Context())
+	parts.Go(func() error { return s.homeNeeds(ctx, caller, &v) })
+	parts.Go(func() (err error) {
+		v.Facts, err = s.homeFacts(ctx, caller, clock.Now())
+		return err
+	})
+	parts.Go(func() (err error) {
+		v.Next, err = s.Dispatcher.Usage.Forecast(ctx, caller, clock.Now())
+		return err
+	})
+	if err := parts.Wait(); err != nil {
+		return err
+	}
+	return render(w, http.StatusOK, "home.html", layout{Title: "Home", Tab: "home", Live: follow(), Caller: caller,
+		View: v})
+}
+
+// homeNeeds takes in what needs somebody, or that there is nothing yet that could.
+func (s *Site) homeNeeds(ctx context.Context, caller authz.Caller, v *homeView) error {
+	found, err := s.Dispatcher.Desk.Of(ctx, caller)
 	if err != nil {
 		return err
 	}
-	v := homeView{More: found.More}
+	v.More = found.More
 	for _, i := range found.Items {
 		v.Needs = append(v.Needs, needOf(i))
 	}
 
 	if len(v.Needs) == 0 {
-		dags, err := s.Dispatcher.Views.DAGs(r.Context(), caller, "", 1)
+		dags, err := s.Dispatcher.Views.DAGs(ctx, caller, "", 1)
 		if err != nil {
 			return err
 		}
 		v.Empty = len(dags) == 0
 	}
-	if v.Facts, err = s.homeFacts(r.Context(), caller, clock.Now()); err != nil {
-		return err
-	}
-	if v.Next, err = s.Dispatcher.Usage.Forecast(r.Context(), caller, clock.Now()); err != nil {
-		return err
-	}
-	return render(w, http.StatusOK, "home.html", layout{Title: "Home", Tab: "home", Live: follow(), Caller: caller,
-		View: v})
+	return nil
 }
 
 // homeFacts returns what there is now, what was done and failed within a day, and what a week costs, against the one

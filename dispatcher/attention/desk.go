@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
@@ -52,41 +53,58 @@ func (k *Desk) Of(ctx context.Context, caller authz.Caller) (Attention, error) {
 	return a, nil
 }
 
+// mostAtOnce is how many connections of the database one look uses.
+const mostAtOnce = 4
+
+// look asks for all that may need somebody, several things at once: none of them depends on another.
 func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error) {
-	if s.dags, err = k.views.States(ctx, caller, "", Most+1); err != nil {
-		return s, err
-	}
-	if s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true}); err != nil {
-		return s, err
-	}
-	if s.late, err = k.d.Registry.LateOutlines(ctx, caller, Most+1); err != nil {
-		return s, err
-	}
-	if s.sources, err = k.views.Sources(ctx, caller); err != nil {
-		return s, err
-	}
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.SetLimit(mostAtOnce)
+	parts.Go(func() (err error) {
+		s.dags, err = k.views.States(ctx, caller, "", Most+1)
+		return err
+	})
+	parts.Go(func() (err error) {
+		s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true})
+		return err
+	})
+	parts.Go(func() (err error) {
+		s.late, err = k.d.Registry.LateOutlines(ctx, caller, Most+1)
+		return err
+	})
+	parts.Go(func() (err error) {
+		s.sources, err = k.views.Sources(ctx, caller)
+		return err
+	})
+	parts.Go(func() error {
+		usage, err := authz.OrgUsageOf(ctx, k.d.Requests, caller)
+		s.usage = usage.Items
+		return err
+	})
+	parts.Go(func() (err error) {
+		s.pressure, err = k.d.Pressure.Pressure(ctx, caller)
+		return err
+	})
+	parts.Go(func() error { return k.ofOrg(ctx, caller, &s) })
+	parts.Go(func() error { return k.ofServers(ctx, caller, &s) })
+	err = parts.Wait()
+	return s, err
+}
 
-	usage, err := authz.OrgUsageOf(ctx, k.d.Requests, caller)
-	if err != nil {
-		return s, err
-	}
-	s.usage = usage.Items
-	if s.pressure, err = k.d.Pressure.Pressure(ctx, caller); err != nil {
-		return s, err
-	}
-
-	err = pg.InOrgTx(ctx, k.d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+// ofOrg takes in who has paused what, and what jobs make.
+func (k *Desk) ofOrg(ctx context.Context, caller authz.Caller, s *seen) error {
+	return pg.InOrgTx(ctx, k.d.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if s.pauses, err = views.PausesOf(ctx, tx, caller); err != nil {
 			return err
 		}
 		s.made, err = k.d.Registry.ProductsOf(ctx, tx, caller)
 		return err
 	})
-	if err != nil {
-		return s, err
-	}
+}
 
-	err = pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) error {
+// ofServers takes in which runtimes nobody serves, and which servers and workers are unfit.
+func (k *Desk) ofServers(ctx context.Context, caller authz.Caller, s *seen) error {
+	err := pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, clock.Now()); err != nil {
 			return err
 		}
@@ -107,5 +125,5 @@ func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error
 		function := backend.Kind == backends.Lambda && q.Runtime != dispatcher.CheckRuntime // it needs no worker
 		return q.Served || function
 	})
-	return s, err
+	return err
 }
