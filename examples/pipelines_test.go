@@ -17,7 +17,7 @@ import (
 	"github.com/dagctl/dagctl/query"
 )
 
-var pipelineFlights = flag.Int("pipeline-flights", 90_000, "flights of TestPipelines; a trial had 3,000,000")
+var pipelineFlights = flag.Int("pipeline-flights", 90_000, "flights of TestPipelines, a multiple of 90; a trial had three million")
 
 // TestPipelines runs the pipelines of the trial: days become months, quarters and years; two files are joined into a
 // Postgres table; and months of flights come late and out of order, through two DAGs.
@@ -109,9 +109,10 @@ func (w *world) landFlights(t *testing.T, address, key, where string) {
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusAccepted, response.StatusCode)
 
-	processtest.Eventually(t, "the webhook is answered", func() bool {
+	limit := 2*time.Minute + time.Duration(*pipelineFlights)*time.Millisecond
+	processtest.Within(t, limit, "the webhook is answered", func() bool {
 		return w.count(t, `SELECT count(*) FROM sources WHERE job_name = 'flights'
 			AND (next_fire_at IS NOT NULL OR reading_until IS NOT NULL)`) == 0
 	})
-	w.settle(t)
+	w.settleWithin(t, limit)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -109,7 +110,12 @@ func (w *world) count(t testing.TB, query string, args ...any) int {
 // settle waits until nothing is left to do.
 func (w *world) settle(t testing.TB) {
 	t.Helper()
-	processtest.Eventually(t, "all is computed", func() bool {
+	w.settleWithin(t, 2*time.Minute)
+}
+
+func (w *world) settleWithin(t testing.TB, limit time.Duration) {
+	t.Helper()
+	processtest.Within(t, limit, "all is computed", func() bool {
 		return w.count(t, `SELECT count(*) FROM dag_versions WHERE status IN ('Staged', 'Building', 'Ready')`) == 0 &&
 			w.count(t, `SELECT count(*) FROM dag_versions WHERE status = 'Active'`) > 0 &&
 			w.count(t, `SELECT (SELECT count(*) FROM outbox WHERE status = 'Pending') + (SELECT count(*) FROM ready)

@@ -219,20 +219,28 @@ func (s *Server) end(signal os.Signal) {
 // Eventually waits until a condition holds, and fails after two minutes.
 func Eventually(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	eventually(t, what, 50*time.Millisecond, ask)
+	eventually(t, what, 50*time.Millisecond, patience, ask)
 }
 
 // Often is like Eventually, and asks more often.
 func Often(t testing.TB, what string, ask func() bool) {
 	t.Helper()
-	eventually(t, what, 5*time.Millisecond, ask)
+	eventually(t, what, 5*time.Millisecond, patience, ask)
 }
 
-func eventually(t testing.TB, what string, every time.Duration, ask func() bool) {
+// Within is like Eventually, for what may take longer than two minutes.
+func Within(t testing.TB, limit time.Duration, what string, ask func() bool) {
+	t.Helper()
+	eventually(t, what, 50*time.Millisecond, limit, ask)
+}
+
+const patience = 2 * time.Minute
+
+func eventually(t testing.TB, what string, every, limit time.Duration, ask func() bool) {
 	t.Helper()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(limit)
 	for !ask() {
 		select {
 		case <-tick.C:
