@@ -184,3 +184,12 @@ func (s *Site) addWhy(ctx context.Context, caller authz.Caller, v *datasetView) 
 	}
 	return nil
 }
+
+// rowsError returns the text of an error that a reader may see within a page.
+func rowsError(err error) string {
+	p := rest.ProblemOf(err)
+	if p.Hint != "" {
+		return p.Detail + "; " + p.Hint
+	}
+	return p.Detail
+}
