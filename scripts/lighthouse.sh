@@ -15,10 +15,21 @@ trap 'exit 1' INT TERM
 cp -R examples/us-flights "$work"
 "$root/bin/dagctl" dev "$work/us-flights" --data "$work/data" --addr 127.0.0.1:0 >"$work/log" 2>&1 &
 server=$!
-until grep -q 'us-flights v1 is Active' "$work/log"; do
-	kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
-	sleep 0.5
-done
+touch "$work/log"
+active() {
+	until grep -q "us-flights v$1 is Active" "$work/log"; do
+		kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+		sleep 0.5
+	done
+}
+active 1
+# A second version to compare with, a secret, a task: for the pages of each.
+sed -i.old 's/at most two of its tasks/at most three of its tasks/; s/max_concurrency: 2/max_concurrency: 3/' \
+	"$work/us-flights/dag.yaml"
+active 2
+dagctl() { "$root/bin/dagctl" "$@" --data "$work/data"; }
+printf 'a value' | dagctl secrets set DEMO >/dev/null
+task=$(dagctl tasks list --dag us-flights --limit 1 --output json | sed -n 's/.*"id": *"\([0-9a-f-]*\)".*/\1/p' | head -n 1)
 link=$(sed -n 's/^dagctl dev: //p' "$work/log" | head -n 1)
 url=${link%%/\?*}
 cookie=$(curl -s -o "$work/page" -D - "$link" | tr -d '\r' | sed -n 's/^[Ss]et-[Cc]ookie: \([^;]*\).*/\1/p')
@@ -34,8 +45,10 @@ measure() {
 
 failed=0
 for page in / /dags /dags/us-flights /dags/us-flights/jobs/airport_delays /dags/us-flights/versions/1 \
-	/dags/us-flights/plan /tasks '/datasets?search=delay' /datasets/airport_delays /datasets/airport_delays/lineage /query \
-	/sources /costs; do
+	'/dags/us-flights/versions/2/diff?with=1' /dags/us-flights/plan /dags/us-flights/backfills /dags/us-flights/pause /plan /tasks \
+	"/tasks/$task" /dead /late /workers /timers '/datasets?search=delay' /datasets/airport_delays \
+	/datasets/airport_delays/lineage /query /sources /sources/us-flights/flights_raw /costs /usage /secrets /secrets/DEMO \
+	/tokens /users /roles /trust /audit; do
 	# Now and then the browser records nothing.
 	measure "$page" || measure "$page" || { cat "$work/lighthouse.log" >&2; exit 1; }
 	node -e '
