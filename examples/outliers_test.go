@@ -16,18 +16,14 @@ func TestOutliersExample(t *testing.T) {
 	s.do(t, "third")
 	s.shows(t, "spike")
 	s.settle(t)
-
-	tasks := func(job string) int {
-		return s.count(t, `SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, job)
-	}
-	require.Equal(t, 3, tasks("marked"))
+	require.Equal(t, 3, s.tasks(t, "marked"))
 	s.do(t, "code")
 	s.shows(t, "stuck")
 	s.settle(t)
-	require.Equal(t, 6, tasks("marked"), "other code marks three days again")
-	require.Equal(t, 3, tasks("readings"), "which are not read again")
+	require.Equal(t, 6, s.tasks(t, "marked"), "other code marks three days again")
+	require.Equal(t, 3, s.tasks(t, "readings"), "which are not read again")
 	s.do(t, "back")
 	s.shows(t, "before")
-	require.Equal(t, 6, tasks("marked"), "a rollback computes nothing")
+	require.Equal(t, 6, s.tasks(t, "marked"), "a rollback computes nothing")
 	server.Stop(t)
 }

@@ -55,11 +55,11 @@ func TestShopExample(t *testing.T) {
 	s.shows(t, "sales")
 	s.shows(t, "report")
 	s.settle(t)
-	loaded := s.loads(t)
+	loaded := s.tasks(t, "report")
 	s.do(t, "change")
 	s.shows(t, "changed")
 	s.settle(t)
-	require.Equal(t, loaded+1, s.loads(t), "the day of the order is loaded, and no other")
+	require.Equal(t, loaded+1, s.tasks(t, "report"), "the day of the order is loaded, and no other")
 
 	s.do(t, "ship", "tasks")
 	s.shows(t, "shipped")
@@ -70,15 +70,9 @@ func TestShopExample(t *testing.T) {
 	s.do(t, "rate")
 	s.shows(t, "paid")
 	s.settle(t)
-	loaded = s.loads(t)
+	loaded = s.tasks(t, "report")
 	s.do(t, "load")
-	processtest.Eventually(t, "the day is loaded again", func() bool { return s.loads(t) == loaded+1 })
+	processtest.Eventually(t, "the day is loaded again", func() bool { return s.tasks(t, "report") == loaded+1 })
 	s.shows(t, "paid")
 	server.Stop(t)
-}
-
-// loads returns how many tasks of the report there were.
-func (s *story) loads(t *testing.T) int {
-	t.Helper()
-	return s.count(t, `SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'report'`)
 }

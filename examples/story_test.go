@@ -86,10 +86,17 @@ func (s *story) shows(t *testing.T, name string) {
 			t.Logf("%s printed\n%s", name, got)
 		}
 	}()
+
 	processtest.Eventually(t, name+" prints\n"+want, func() bool {
 		got, _ = s.shell(t, name).CombinedOutput() // until there is something to show, it fails
 		return trimmed(string(got)) == trimmed(want)
 	})
+}
+
+// tasks returns how many tasks a job has had.
+func (s *story) tasks(t *testing.T, job string) int {
+	t.Helper()
+	return s.count(t, `SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1`, job)
 }
 
 // trimmed returns lines without the spaces at their ends, which editors remove.
