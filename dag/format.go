@@ -67,6 +67,7 @@ func layout(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	sortFields(document.Content[0], documentShape)
+	writeNulls(&document, false)
 
 	var b bytes.Buffer
 	encoder := yaml.NewEncoder(&b)
@@ -78,6 +79,18 @@ func layout(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	return space(b.String()), nil
+}
+
+// writeNulls gives the fields in braces and brackets that have no value the one that they stand for: the YAML library
+// would write an empty text.
+func writeNulls(n *yaml.Node, inFlow bool) {
+	inFlow = inFlow || n.Style&yaml.FlowStyle != 0
+	if inFlow && n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Value == "" {
+		n.Value = "null"
+	}
+	for _, child := range n.Content {
+		writeNulls(child, inFlow)
+	}
 }
 
 // sortFields puts the fields of every mapping in the grammar into the grammar's order.

@@ -37,6 +37,16 @@ func TestFormatRefuses(t *testing.T) {
 	require.Contains(t, problems.Error(), "the file is empty")
 }
 
+// A field without a value, in braces, is one that says null: also where it is what follows a comma in unquoted text.
+func TestFormatKeepsFieldsWithoutValues(t *testing.T) {
+	t.Parallel()
+	const text = "name: a\npublish:\n  x: {description: One, and two, from: {job: b, output: }}\n"
+	formatted, problems := Format([]byte(text))
+	require.Empty(t, problems.Pretty())
+	require.Equal(t, "name: a\n\npublish:\n  x: {from: {job: b, output: null}, description: One, and two: null}\n",
+		string(formatted))
+}
+
 func TestFormatLineEnds(t *testing.T) {
 	t.Parallel()
 	formatted, problems := Format([]byte("\ufeffjobs: []\r\nname: a\r\n"))

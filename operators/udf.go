@@ -2,6 +2,7 @@ package operators
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,15 +73,18 @@ const udfSchema = `{
     "args": {"type": "array", "maxItems": 100, "items": {"type": "string"},
       "description": "Arguments after the entrypoint."},
     "params": {"type": "object", "description": "For the code: on stdin, as params."},
+    "input_format": {"enum": ["parquet", "csv", "ndjson"], "default": "parquet",
+      "description": "The format of the files that it gets its inputs in: one of CSV or lines of JSON for each input."},
     "memory_mb": {"type": "integer", "minimum": 16, "maximum": 65536,
       "description": "Memory for the code and all processes that it starts. Default: 512."}
   }
 }`
 
 type udfConfig struct {
-	Args     []string        `json:"args"`
-	Params   json.RawMessage `json:"params"`
-	MemoryMB int64           `json:"memory_mb"`
+	Args        []string        `json:"args"`
+	Params      json.RawMessage `json:"params"`
+	InputFormat string          `json:"input_format"`
+	MemoryMB    int64           `json:"memory_mb"`
 }
 
 // UDFTask is what the code reads on stdin. Its paths are those that the code sees.
@@ -187,7 +191,8 @@ func (u *udfRun) run(ctx context.Context) (Result, error) {
 
 // task creates the task's folders and returns what the code reads on stdin.
 func (u *udfRun) task(ctx context.Context) ([]byte, error) {
-	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."), "parquet")
+	format := cmp.Or(u.config.InputFormat, "parquet")
+	task, err := commandTask(ctx, u.operator.options, u.t, u.seen("."), format)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +202,7 @@ func (u *udfRun) task(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		for n, file := range in.Files {
-			name := fmt.Sprintf("%d.parquet", n)
+			name := fmt.Sprintf("%d.%s", n, format)
 			if err := engine.CopyFile(file, filepath.Join(dir, name), 0o644); err != nil {
 				return nil, fmt.Errorf("input %q: %w", in.As, err)
 			}

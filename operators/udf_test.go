@@ -5,6 +5,7 @@ package operators_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -123,6 +124,33 @@ func TestUDFsReadFilesAndWriteFiles(t *testing.T) {
 			require.JSONEq(t, `{"who": "me"}`, string(out.Result.Result))
 			require.JSONEq(t, `7`, string(out.State))
 			require.Contains(t, log.String(), `msg="looking at inputs"`)
+		})
+	}
+}
+
+func TestUDFsReadTheirInputsInAFormat(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{"csv": "a\n2\n", "ndjson": `{"a":2}` + "\n"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			if !confines(t) {
+				return
+			}
+			code := map[string]string{"run.sh": `grep -q '"files":\["/task/inputs/given/0.` + format + `"\]' || exit 64
+printf '{"unchanged": true, "result": "%s"}' "$(base64 -w0 inputs/given/0.` + format + `)"`}
+			w, log := udfWorld(t, operators.UDFOptions{}, code)
+			made := assignment("command", map[string]any{"argv": []string{"sh", "-c",
+				`dir=$(sed 's/.*"dir":"\([^"]*\)".*/\1/'); printf 'a\n1\n2\n' > "$dir/out.csv"`}})
+			given := w.mustRun(t, made)
+
+			a := udfAssignment("run.sh", map[string]any{"input_format": format})
+			a.Inputs = []operators.AssignedInput{input("given", made, given.Written[0])}
+			a.Inputs[0].Where = []dag.Condition{{Column: "a", Values: []any{2}}}
+			out := w.Runner.Run(t.Context(), a, nil)
+			require.NoError(t, out.Err, log)
+			var text []byte
+			require.NoError(t, json.Unmarshal(out.Result.Result, &text))
+			require.Equal(t, want, string(text))
 		})
 	}
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install what tests talk to and is not written in Go: the servers that tools/*/package-lock.json pin, beside them, a
-# Node for .cache where this machine has none or one too old, a browser, MariaDB and pandas. Says nothing when nothing is missing.
+# Node for .cache where this machine has none or one too old, a browser, MariaDB, clients of databases and pandas. Says
+# nothing when nothing is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -78,6 +79,17 @@ get_mariadb() {
 	(has_mariadb) || { say "install MariaDB, for example: dnf install mariadb-server"; exit 1; }
 }
 
+# The clients by which the README of examples/shop fills what it reads.
+get_clients() {
+	for client in psql mariadb curl; do
+		command -v "$client" >/dev/null && continue
+		if [ "$(uname -s)" != Darwin ] && command -v apt-get >/dev/null; then
+			apt_install postgresql-client mariadb-client-core curl
+		fi
+		command -v "$client" >/dev/null || { say "install $client"; exit 1; }
+	done
+}
+
 # libfaketime, for PostgreSQL servers whose clock a test sets.
 has_faketime() {
 	for library in /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib64/faketime/libfaketimeMT.so.1 \
@@ -131,6 +143,7 @@ for lock in tools/*/package-lock.json; do
 	cp "$lock" "$folder/node_modules/.installed"
 done
 get_mariadb
+get_clients
 has_node || { say "Node is gone: remove tools/*/node_modules, and run this again"; exit 1; }
 get_browser
 get_faketime
