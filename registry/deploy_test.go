@@ -177,3 +177,27 @@ func TestAPublishedNameBelongsToOneDAG(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "best_customers")
 }
+
+func TestADiffShowsARenamedJobAsTheSameOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(shop(), "2026-01-01")
+	renamed := []string{"name: daily", "name: spending\n    renamed_from: daily",
+		"inputs: [{ from: { job: daily } }]", "inputs: [{ from: { job: spending }, as: daily }]"}
+	w.serve(shop(renamed...))
+	w.serve(shop("name: daily", "name: spending", "from: { job: daily } }", "from: { job: spending }, as: daily }",
+		"name: ranking", "name: best\n    renamed_from: ranking\n    checks: [{ not_null: [rank] }]", "job: ranking",
+		"job: best", "sum(price)", "avg(price)"))
+
+	diff := func(from, to int) []deploy.JobChange {
+		d, err := deploy.New(w.registry).DiffVersions(t.Context(), w.caller, "shop", from, to)
+		require.NoError(t, err)
+		return d.Jobs
+	}
+	require.Equal(t, []deploy.JobChange{{Job: "spending", Change: "renamed", RenamedFrom: "daily"}}, diff(1, 2))
+	require.Equal(t, []deploy.JobChange{{Job: "daily", Change: "renamed", RenamedFrom: "spending"}}, diff(2, 1))
+	require.Equal(t, []deploy.JobChange{
+		{Job: "best", Change: "upstream", RenamedFrom: "ranking", Fields: []string{"checks"}},
+		{Job: "spending", Change: "changed", RenamedFrom: "daily", Fields: []string{"config.query"}},
+	}, diff(1, 3))
+}
