@@ -141,6 +141,7 @@ type deploy struct {
 	serves      uuid.UUID                // the version that serves; Nil if none does
 	unfit       []contract.Unfit
 	findings    []contract.Finding
+	inVain      []contract.Finding // `renamed_from` of jobs that it makes no other job
 	given       []registry.Consent
 }
 
