@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -270,4 +271,49 @@ publish:
 	status, reason := w.Status(deployed.Version.ID)
 	require.Equal(t, registry.Failed, status)
 	require.Contains(t, reason, refused)
+}
+
+// A source that can be made to make its past again no more keeps what it has made, as everything after it does.
+func TestASourceThatIsAskedNoMoreKeepsItsPartitions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("days", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, task.Partition.Key)
+	})
+	const asked = `
+name: mail
+jobs:
+  - name: days
+    operator: hook
+    source: { kind: manual, first_partition: 2024-01-01, on_deploy: false }
+    partition_by: { time: day }
+  - name: after
+    operator: sql
+    inputs: [{ from: { job: days } }]
+    config: { query: "SELECT content || '!' AS content FROM days" }
+publish: { days: { from: { job: days } }, after: { from: { job: after } } }
+`
+	w.Serve(asked)
+	w.Enqueue("days", dispatcher.EnqueueItem{Partition: "2024-01-01"}, dispatcher.EnqueueItem{Partition: "2024-01-02"})
+	w.Settle()
+	made := map[string][]string{"2024-01-01": {"2024-01-01!"}, "2024-01-02": {"2024-01-02!"}}
+	require.Equal(t, made, w.Read("after"))
+
+	edited := dispatchertest.Edit(asked, ", first_partition: 2024-01-01, on_deploy: false", "")
+	_, err := w.TryDeploy(edited)
+	require.ErrorContains(t, err, "days would lose 2 partitions that it serves: 2024-01-01, 2024-01-02")
+	plan, err := w.TryPlan(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"days": "forward-only: definition changed", "after": "forward-only: upstream changed"},
+		actions(plan.Changes))
+	for _, c := range plan.Changes {
+		require.Equal(t, 2, c.Kept, c.Job)
+		require.Equal(t, 0, *c.Partitions, c.Job)
+	}
+
+	two := w.Serve(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.Equal(t, made, w.Read("after"))
+	w.Settle()
+	require.Equal(t, map[string]int64{"2024-01-01": 1, "2024-01-02": 1}, w.Published("days"))
+	require.Equal(t, two.Version.ID, w.Serve(edited).Version.ID, "the same document is the same version")
 }

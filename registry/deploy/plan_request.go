@@ -150,7 +150,8 @@ func (d *deploy) changes(
 		if ok {
 			c.Upstream = upstreamOf(job)
 		}
-		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
+		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) && c.Action != Rebuild &&
+			c.Action != ForwardOnly {
 			continue
 		}
 		c.Removes = b.removed(now.inPlaceOf(after[c.ID]), after[c.ID], job, func(key string) bool {
@@ -274,8 +275,8 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 			f.gone[p.job] = b.purged[p.generation]
 		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
-			keys := union(sortedKeys(published[p.generation]), sortedKeys(published[l.generation]))
-			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
+			f.sources[p.job] = d.readFrom(job, sortedKeys(published[p.generation]), sortedKeys(published[l.generation]),
+				serves && l.generation != p.generation)
 			if err := f.ask(job, d.now); err != nil {
 				return nil, err
 			}
@@ -288,6 +289,17 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.elsewhere[name] = ds.generation
 	}
 	return b, nil
+}
+
+// readFrom returns the partitions that a source will have in its generation, from those that this and the live one have.
+// What cannot be read again is not there in another generation.
+func (d *deploy) readFrom(job *dag.Job, own, live []string, another bool) partitions {
+	operator := d.deployer.catalog.Operators[job.Operator]
+	if another && len(live) > 0 && job.ForwardOnly(operator) && !resets(*job) {
+		return partitions{keys: own}
+	}
+	keys := union(own, live)
+	return partitions{keys: keys, unknown: len(keys) == 0}
 }
 
 // ask adds the partitions that a source is asked for, of which none is unknown.
