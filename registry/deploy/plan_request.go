@@ -27,6 +27,16 @@ var errOnlyPlanned = errors.New("only planned")
 // end, so the plan cannot differ from the deploy.
 func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest) (registry.Plan, error) {
+	ahead, err := dp.ahead(ctx, caller, req)
+	if err != nil {
+		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	}
+	if req.Beside = ahead; len(ahead) > 0 {
+		if err := dp.checkBeside(ctx, caller, dagName, req); err != nil {
+			return registry.Plan{}, fmt.Errorf("check %s: %w", dagName, err)
+		}
+		return registry.Plan{DAG: dagName, Changes: []registry.Change{}}, nil
+	}
 	return dp.plan(ctx, caller, dagName, req, true)
 }
 
