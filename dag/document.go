@@ -415,6 +415,35 @@ func (d *Document) Offers() (by map[string]Partitioning, columns map[string][]Co
 	return by, columns
 }
 
+// Offer is what is known of a dataset that another DAG publishes.
+type Offer struct {
+	PartitionBy *Partitioning   `json:"partition_by,omitempty" doc:"Absent where it is not known"`
+	Columns     []OfferedColumn `json:"columns,omitempty" doc:"Absent where they are not known"`
+}
+
+// OfferedColumn is a column of an offered dataset.
+type OfferedColumn struct {
+	Name string `json:"name"`
+	Type string `json:"type,omitempty" doc:"Absent where it is not known"`
+}
+
+// NewOffer returns an offer; nil stands for what is not known.
+func NewOffer(by *Partitioning, columns []Column) Offer {
+	o := Offer{PartitionBy: by}
+	for _, c := range columns {
+		o.Columns = append(o.Columns, OfferedColumn(c))
+	}
+	return o
+}
+
+// Known returns the columns; nil if they are not known.
+func (o Offer) Known() (columns []Column) {
+	for _, c := range o.Columns {
+		columns = append(columns, Column(c))
+	}
+	return columns
+}
+
 // Job returns the named job, and reports whether it exists.
 func (d *Document) Job(name string) (*Job, bool) {
 	if d.byName != nil {

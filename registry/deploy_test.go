@@ -1,12 +1,14 @@
 package registry_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/contract"
 	"github.com/dagctl/dagctl/registry/deploy"
 )
 
@@ -176,4 +178,51 @@ func TestAPublishedNameBelongsToOneDAG(t *testing.T) {
 	_, err := w.tryDeploy(shop("name: shop", "name: store"))
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "best_customers")
+}
+
+func TestAPlanSaysThatARenameNamesNoJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := shop("name: daily", "name: daily\n    renamed_from: days")
+	require.Empty(t, w.plan(first).Findings, "the file may come from an installation where that was its name")
+	w.serve(first)
+
+	vain := strings.NewReplacer("name: ranking", "name: best\n    renamed_from: rankings", "job: ranking", "job: best").
+		Replace(first)
+	found := w.plan(vain).Findings
+	require.Len(t, found, 3)
+	require.Equal(t, contract.RenamesNothing, found[2].Kind)
+	require.Equal(t, "job best is new: no version that has served has a job rankings, which `renamed_from` names",
+		found[2].Text)
+	require.Equal(t, "write `renamed_from: ranking` if it is that job, or leave it out", found[2].Hint)
+
+	right := strings.Replace(vain, "rankings", "ranking", 1)
+	require.Empty(t, w.plan(right).Findings)
+	w.serve(right)
+	require.Empty(t, w.plan(right).Findings, "the line has done its work")
+	require.Empty(t, w.plan(strings.Replace(right, "sum(", "avg(", 1)).Findings)
+}
+
+func TestADiffShowsARenamedJobAsTheSameOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(shop(), "2026-01-01")
+	renamed := []string{"name: daily", "name: spending\n    renamed_from: daily",
+		"inputs: [{ from: { job: daily } }]", "inputs: [{ from: { job: spending }, as: daily }]"}
+	w.serve(shop(renamed...))
+	w.serve(shop("name: daily", "name: spending", "from: { job: daily } }", "from: { job: spending }, as: daily }",
+		"name: ranking", "name: best\n    renamed_from: ranking\n    checks: [{ not_null: [rank] }]", "job: ranking",
+		"job: best", "sum(price)", "avg(price)"))
+
+	diff := func(from, to int) []deploy.JobChange {
+		d, err := deploy.New(w.registry).DiffVersions(t.Context(), w.caller, "shop", from, to)
+		require.NoError(t, err)
+		return d.Jobs
+	}
+	require.Equal(t, []deploy.JobChange{{Job: "spending", Change: "renamed", RenamedFrom: "daily"}}, diff(1, 2))
+	require.Equal(t, []deploy.JobChange{{Job: "daily", Change: "renamed", RenamedFrom: "spending"}}, diff(2, 1))
+	require.Equal(t, []deploy.JobChange{
+		{Job: "best", Change: "upstream", RenamedFrom: "ranking", Fields: []string{"checks"}},
+		{Job: "spending", Change: "changed", RenamedFrom: "daily", Fields: []string{"config.query"}},
+	}, diff(1, 3))
 }

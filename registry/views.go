@@ -74,6 +74,8 @@ type DeployRequest struct {
 
 	Base *int `json:"base_version,omitempty" minimum:"0" maximum:"2147483647" doc:"The active version that the deploy was planned against (0: none); refused with 409 if another is active now"`
 
+	Beside map[string]dag.Offer `json:"beside,omitempty" doc:"For a plan: datasets that DAG files deployed before this one publish, by name. Where one of them is not served like that yet, the document is checked with it, and the plan has no changes"`
+
 	Force []string `json:"-"` // jobs to compute anew, even if their outputs exist
 }
 

@@ -172,6 +172,7 @@ type diffView struct {
 	deploy.VersionDiff
 	Files                   []fileDiff
 	Added, Removed, Changed []string // jobs
+	Renamed                 []deploy.JobChange
 	Versions                []registry.Version
 	Rows                    *query.Diff // of one dataset, where asked for
 	RowsErr                 string
@@ -234,15 +235,18 @@ func (s *Site) versionDiff(w http.ResponseWriter, r *http.Request, caller authz.
 func (v *diffView) compareJobs() {
 	why := map[string]string{}
 	for _, j := range v.Jobs {
+		if j.RenamedFrom != "" {
+			v.Renamed = append(v.Renamed, j)
+		}
 		switch j.Change {
-		case "added":
+		case deploy.JobAdded:
 			v.Added = append(v.Added, j.Job)
-		case "removed":
+		case deploy.JobRemoved:
 			v.Removed = append(v.Removed, j.Job)
-		case "changed":
+		case deploy.JobChanged:
 			v.Changed = append(v.Changed, j.Job)
 			why[j.Job] = deploy.DefinitionChanged
-		default:
+		case deploy.JobUpstream:
 			why[j.Job] = deploy.UpstreamChanged
 		}
 	}

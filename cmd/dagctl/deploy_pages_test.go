@@ -462,3 +462,15 @@ func (w *world) openAs(t *testing.T, email string, role authz.Role) *testbrowser
 	require.Equal(t, w.url+"/", b.URL())
 	return b
 }
+
+func TestADifferenceShowsWhichJobsWereRenamed(t *testing.T) {
+	t.Parallel()
+	w := twoVersions(t, strings.NewReplacer("name: daily\n", "name: highest\n    renamed_from: daily\n",
+		"not_null: [station]", "not_null: [station, highest]", "job: daily", "job: highest").Replace(readingsDAG))
+	page := text(w.page(t, writer, "/dags/readings/versions/2/diff?with=1"))
+	for _, says := range []string{"Jobs added 0", "Jobs removed 0", "Jobs renamed 1 daily → highest (checks)"} {
+		require.Contains(t, page, says)
+	}
+	require.Contains(t, must(t, w.env(t, writer), "diff", "readings", "v1", "v2"),
+		"Job daily is renamed to highest, and differs in checks.\n")
+}

@@ -57,3 +57,42 @@ func TestValidateOnAServerSaysWhatAPlanSays(t *testing.T) {
 	// A server is asked only if that is said.
 	require.NotZero(t, dagctl(t, map[string]string{"HOME": dir}, "validate", "--server", file).code)
 }
+
+// Files that are validated together are those that will be deployed together: they are read as the files say, and not as
+// the server has them.
+func TestValidateOnAServerReadsTheFilesBesideAFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env, dir := w.env(t, writer), t.TempDir()
+	typed := strings.Replace(readingsDAG, "format: csv }", "format: csv, columns: [station, celsius] }", 1)
+	readings := writeDAG(t, dir, "readings", typed)
+	doubles := writeDAG(t, dir, "doubles", doublesDAG)
+	refused := func(says string, args ...string) {
+		t.Helper()
+		r := dagctl(t, env, append([]string{"validate", "--server"}, args...)...)
+		require.Equal(t, cli.ExitFailed, r.code, r.out)
+		require.Contains(t, r.err, says)
+	}
+
+	require.Contains(t, must(t, env, "validate", "--server", dir), "DAG doubles is valid")
+	refused(`reads dataset "daily_highest", which no DAG publishes`, doubles)
+	writeDAG(t, dir, "doubles", strings.Replace(doublesDAG, "AS doubled FROM", "AS doubled, lowest FROM", 1))
+	refused("lowest", dir)
+	both := strings.Replace(doublesDAG, "as: highest }", "as: highest }, { from: { dataset: unheard } }", 1)
+	writeDAG(t, dir, "doubles", both)
+	refused(`reads dataset "unheard", which no DAG publishes`, dir)
+
+	// What serves is not what is going to serve.
+	w.land(t, "2026-01-01")
+	must(t, env, "deploy", readings)
+	lowest := strings.Replace(doublesDAG, "2 * highest AS doubled", "lowest AS doubled", 1)
+	writeDAG(t, dir, "doubles", lowest)
+	refused("lowest", dir)
+	writeDAG(t, dir, "readings", strings.Replace(typed, "AS highest", "AS highest, min(celsius) AS lowest", 1))
+	require.Contains(t, must(t, env, "validate", "--server", dir), "DAG doubles is valid")
+	refused("lowest", doubles)
+	hourly := strings.Replace(doublesDAG, "{ time: day }", "{ time: hour }", 1)
+	writeDAG(t, dir, "doubles", hourly)
+	refused("hour", dir)
+	require.NotContains(t, must(t, env, "status"), "doubles", "nothing was deployed")
+}

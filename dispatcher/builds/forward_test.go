@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -270,4 +271,102 @@ publish:
 	status, reason := w.Status(deployed.Version.ID)
 	require.Equal(t, registry.Failed, status)
 	require.Contains(t, reason, refused)
+}
+
+// A source that can be made to make its past again no more keeps what it has made, as everything after it does.
+func TestASourceThatIsAskedNoMoreKeepsItsPartitions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("days", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, task.Partition.Key)
+	})
+	const asked = `
+name: mail
+jobs:
+  - name: days
+    operator: hook
+    source: { kind: manual, first_partition: 2024-01-01, on_deploy: false }
+    partition_by: { time: day }
+  - name: after
+    operator: sql
+    inputs: [{ from: { job: days } }]
+    config: { query: "SELECT content || '!' AS content FROM days" }
+publish: { days: { from: { job: days } }, after: { from: { job: after } } }
+`
+	w.Serve(asked)
+	w.Enqueue("days", dispatcher.EnqueueItem{Partition: "2024-01-01"}, dispatcher.EnqueueItem{Partition: "2024-01-02"})
+	w.Settle()
+	made := map[string][]string{"2024-01-01": {"2024-01-01!"}, "2024-01-02": {"2024-01-02!"}}
+	require.Equal(t, made, w.Read("after"))
+
+	edited := dispatchertest.Edit(asked, ", first_partition: 2024-01-01, on_deploy: false", "")
+	_, err := w.TryDeploy(edited)
+	require.ErrorContains(t, err, "days would lose 2 partitions that it serves: 2024-01-01, 2024-01-02")
+	plan, err := w.TryPlan(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"days": "forward-only: definition changed", "after": "forward-only: upstream changed"},
+		actions(plan.Changes))
+	for _, c := range plan.Changes {
+		require.Equal(t, 2, c.Kept, c.Job)
+		require.Equal(t, 0, *c.Partitions, c.Job)
+	}
+
+	two := w.Serve(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	require.Equal(t, made, w.Read("after"))
+	w.Settle()
+	require.Equal(t, map[string]int64{"2024-01-01": 1, "2024-01-02": 1}, w.Published("days"))
+	require.Equal(t, two.Version.ID, w.Serve(edited).Version.ID, "the same document is the same version")
+}
+
+// What another first partition makes of a source is said, although its definition is the same.
+func TestAPlanSaysWhatASourceIsAskedFor(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("months", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, task.Partition.Key)
+	})
+	from := func(first string) string {
+		return dispatchertest.Edit(`
+name: mail
+jobs:
+  - name: months
+    operator: hook
+    source: { kind: manual, first_partition: 2024-03, on_deploy: false }
+    partition_by: { time: month }
+`, "2024-03", first)
+	}
+	w.Serve(from("2024-03"))
+	reason := func(first string) string { return actions(w.Plan(from(first)).Changes)["months"] }
+	require.Equal(t, "reuse: asked from 2024-01 on, for 2 more partitions, once it serves", reason("2024-01"))
+	require.Equal(t, "reuse: asked from 2024-05 on; what it has made from 2024-03 on stays", reason("2024-05"))
+	require.Equal(t, "reuse: same definition", reason("2024-03"))
+}
+
+// Nobody has forced what is rebuilt because a version that never served was forward-only.
+func TestAPlanAfterAForwardOnlyOneSaysWhatChanged(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "v\n1\n")
+	const read = `
+name: mail
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: { time: day }
+    config: { path: ".", pattern: "{date}.csv", format: csv }
+  - name: summed
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    config: { query: "SELECT sum(v)::BIGINT AS v FROM raw" }
+  - name: twice
+    operator: sql
+    inputs: [{ from: { job: summed } }]
+    config: { query: "SELECT 2 * v AS v FROM summed" }
+`
+	w.Serve(read)
+	edited := dispatchertest.Edit(read, "format: csv", "format: csv, null_string: NA")
+	parked(w, edited, "2024-01-02")
+	require.Equal(t, "rebuild: upstream changed",
+		actions(w.Plan(dispatchertest.Edit(edited, " AS v FROM raw", " AS v, 1 AS k FROM raw")).Changes)["twice"])
 }

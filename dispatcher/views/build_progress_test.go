@@ -100,3 +100,37 @@ func TestAPlanHasACriticalPath(t *testing.T) {
 	require.Equal(t, []string{"upper", "joined"}, p.CriticalPath)
 	require.Positive(t, p.CriticalSeconds)
 }
+
+// What a source that splits its rows has already is known, so the totals of what reads it are.
+func TestProgressOfABuildAfterASplit(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "date,v\n2026-01-01,1\n2026-01-02,2\n")
+	const split = `
+name: mail
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: { time: day, column: date }
+    config: { path: ".", pattern: "*.csv", format: csv, types: { date: DATE } }
+  - name: sums
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    config: { query: "SELECT sum(v)::BIGINT AS v FROM raw" }
+  - name: twice
+    operator: sql
+    inputs: [{ from: { job: sums } }]
+    config: { query: "SELECT 2 * v AS v FROM sums" }
+`
+	w.Serve(split)
+	edited := dispatchertest.Edit(split, "sum(v)::BIGINT", "max(v)::BIGINT")
+	for _, c := range w.Plan(edited).Changes[1:] {
+		require.Equal(t, 2, *c.Partitions, c.Job)
+	}
+	w.Deploy(edited)
+	w.Advance()
+	v, err := w.D.Views.VersionDetail(t.Context(), w.Caller, "mail", 2, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, map[string][2]int{"sums": {0, 2}, "twice": {0, 2}}, progressOf(v.Build))
+}

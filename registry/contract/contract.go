@@ -203,6 +203,7 @@ const (
 	ChecksAdded         Kind = "checks_added"
 	ChecksRemoved       Kind = "checks_removed"
 	DeliveriesForgotten Kind = "deliveries_forgotten"
+	RenamesNothing      Kind = "renames_nothing"
 )
 
 // Finding is one difference that somebody who reads the DAG's datasets may care about.

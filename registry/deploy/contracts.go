@@ -278,7 +278,7 @@ func (d *deploy) verdict(
 		return nil, err
 	}
 	forgotten, err := d.forgotten(ctx, tx)
-	return append(contract.Compare(was, next, facts), forgotten...), err
+	return slices.Concat(contract.Compare(was, next, facts), forgotten, d.inVain), err
 }
 
 // forgotten says which jobs would begin without the memory of what they have delivered.

@@ -25,6 +25,10 @@ import (
 func (dp *Deployer) Deploy(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest) (registry.Deployment, error) {
 	var deployed registry.Deployment
+	if len(req.Beside) > 0 {
+		return deployed, fault.New(fault.Invalid, "`beside` is for plans: a deploy reads what serves").
+			WithHint("deploy the DAGs that publish those datasets first, and leave `beside` out")
+	}
 	err := dp.define(ctx, caller, dagName, req, func(doc *dag.Document, definitions *dag.Definitions) error {
 		return pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 			d := &deploy{deployer: dp, caller: caller, req: req, doc: doc, definitions: definitions,
@@ -60,6 +64,7 @@ func (dp *Deployer) parse(
 	if file.Datasets, file.Columns, err = dp.readDatasets(ctx, caller, file.Reads()); err != nil {
 		return nil, err
 	}
+	readBeside(file, req.Beside)
 
 	catalog := dp.catalogFor(caller)
 	if folders := dp.registry.Folders; folders != nil {
@@ -141,6 +146,7 @@ type deploy struct {
 	serves      uuid.UUID                // the version that serves; Nil if none does
 	unfit       []contract.Unfit
 	findings    []contract.Finding
+	inVain      []contract.Finding // `renamed_from` of jobs that it makes no other job
 	given       []registry.Consent
 }
 

@@ -33,16 +33,31 @@ func (d *deploy) resolveInputs(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 
+	if err := refuseUnknown(d.doc, func(name string) bool { _, ok := foreign[name]; return ok }); err != nil {
+		return err
+	}
+
 	d.reads = map[inputRef]edge{}
-	var problems []fault.Problem
 	for _, job := range d.doc.Jobs {
 		for i, in := range job.Inputs {
 			if in.Job != "" {
 				upstream, _ := d.doc.Job(in.Job)
 				d.reads[inputRef{job.Name, i}] = edge{d.datasets[outputRef{in.Job, in.Output}], upstream.PartitionBy}
-			} else if f, ok := foreign[in.Dataset]; ok {
-				d.reads[inputRef{job.Name, i}] = edge{f.id, f.partitionBy}
 			} else {
+				f := foreign[in.Dataset]
+				d.reads[inputRef{job.Name, i}] = edge{f.id, f.partitionBy}
+			}
+		}
+	}
+	return nil
+}
+
+// refuseUnknown refuses inputs that read datasets of other DAGs which are not known.
+func refuseUnknown(doc *dag.Document, known func(name string) bool) error {
+	var problems []fault.Problem
+	for _, job := range doc.Jobs {
+		for _, in := range job.Inputs {
+			if in.Job == "" && !known(in.Dataset) {
 				problems = append(problems, fault.Problem{Location: in.Position.String(), Code: "unknown_dataset",
 					Message: fmt.Sprintf("job %s reads dataset %q, which no DAG publishes", job.Name, in.Dataset)})
 			}

@@ -90,7 +90,7 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 	}
 
 	f := &forecast{doc: &dag.Document{}, sources: map[string]partitions{}, foreign: map[string]partitions{},
-		shapes: map[string]dag.Partitioning{}, done: map[string]partitions{}}
+		shapes: map[string]dag.Partitioning{}, kept: map[string][]string{}, done: map[string]partitions{}}
 	read := map[string]uuid.UUID{} // foreign dataset → generation
 	for _, job := range all {
 		f.doc.Jobs = append(f.doc.Jobs, job.Def)
@@ -120,7 +120,8 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 		builds := slices.ContainsFunc(building, func(b *registry.Job) bool { return b.ID == job.ID })
 		switch {
 		case !builds:
-			f.sources[job.Name] = partitions{keys: sortedKeys(published[own])}
+			f.kept[job.Name] = sortedKeys(published[own])
+			f.sources[job.Name] = partitions{keys: f.kept[job.Name]}
 		case job.Def.Source != nil:
 			other, serves := live[own]
 			keys := union(sortedKeys(published[own]), sortedKeys(published[other]), open[job.Origin])

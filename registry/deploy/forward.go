@@ -112,8 +112,7 @@ func (d *deploy) continueLive(ctx context.Context, tx pgx.Tx, live []planned) er
 	for i := range d.doc.Jobs {
 		job := &d.doc.Jobs[i]
 		outputs := d.liveOutputs(live, job)
-		if len(outputs) == 0 || resets(*job) || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) ||
-			!d.rebuilds(job, outputs, known) {
+		if len(outputs) == 0 || resets(*job) || !d.rebuilds(job, outputs, known) {
 			continue
 		}
 		rebuilt = append(rebuilt, job.Name)

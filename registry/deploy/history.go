@@ -17,7 +17,6 @@ import (
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // PastVersion is a version with the times at which it served.
@@ -161,96 +160,6 @@ func addPins(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UU
 		return nil
 	})
 	return err
-}
-
-// VersionDiff is the difference between two versions of a DAG.
-type VersionDiff struct {
-	DAG     string            `json:"dag"`
-	From    int               `json:"from_version"`
-	To      int               `json:"to_version"`
-	Text    string            `json:"text" doc:"Unified diff of the DAG file and the files it names"`
-	Changes []registry.Change `json:"changes" doc:"What going from one to the other does to each dataset"`
-
-	Records []int `json:"records,omitempty" doc:"Those of the two of which only the record is left, past the version retention: their texts are compared, but not their datasets"`
-
-	Findings []contract.Finding `json:"findings,omitempty" doc:"What readers would notice of it, by what each promised once it was built"`
-
-	Jobs []JobChange `json:"jobs,omitempty" doc:"Jobs that differ, in the order of their names"`
-}
-
-// JobChange says how a job differs between two versions.
-type JobChange struct {
-	Job    string `json:"job"`
-	Change string `json:"change" enum:"added,removed,changed,upstream" doc:"changed: its own definition; upstream: only what it reads"`
-}
-
-// jobChanges compares the jobs of two versions.
-func jobChanges(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions [2]uuid.UUID) ([]JobChange, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT coalesce(a.name, b.name), CASE WHEN a.name IS NULL THEN 'added' WHEN b.name IS NULL THEN 'removed'
-			WHEN a.config_hash <> b.config_hash THEN 'changed' ELSE 'upstream' END
-		FROM (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $2) a
-		FULL JOIN (SELECT * FROM jobs WHERE org_id = $1 AND dag_version_id = $3) b ON b.name = a.name
-		WHERE a.origin_job_id IS DISTINCT FROM b.origin_job_id ORDER BY 1`, org, versions[0], versions[1])
-	if err != nil {
-		return nil, fmt.Errorf("compare jobs: %w", err)
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[JobChange])
-}
-
-// DiffVersions compares two versions: their texts, and their datasets, by the same function that plans a deploy.
-func (dp *Deployer) DiffVersions(ctx context.Context, caller authz.Caller, dagName string,
-	from, to int) (VersionDiff, error) {
-	diff := VersionDiff{DAG: dagName, From: from, To: to}
-	err := pg.InOrgTx(ctx, dp.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		var texts [2]map[string]string
-		var sets [2][]planned
-		var ids [2]uuid.UUID
-		var promises [2]contract.Contract
-		for i, number := range []int{from, to} {
-			id, shrunk, files, err := documentOf(ctx, tx, caller.OrgID, dagName, number) // nil files: hidden
-			if err != nil {
-				return err
-			}
-			hidden, err := registry.HiddenVersions(ctx, tx, caller, []uuid.UUID{id})
-			if err != nil {
-				return err
-			}
-			if hidden[id] || files == nil {
-				return fault.New(fault.Forbidden, "version %d reads or makes what %s may not read", number,
-					caller.Actor).
-					WithHint("ask an admin of the org %s for the org roles that may read it", caller.OrgSlug)
-			}
-			if texts[i], ids[i] = files, id; shrunk {
-				diff.Records = append(diff.Records, number)
-				continue
-			}
-			if sets[i], err = pointerSet(ctx, tx, caller.OrgID, id); err != nil {
-				return err
-			}
-			if promises[i], err = dp.keptContract(ctx, tx, caller.OrgID, id); err != nil {
-				return err
-			}
-		}
-
-		if diff.Changes = []registry.Change{}; len(diff.Records) == 0 {
-			diff.Changes = plan(sets[0], sets[1])
-			if err := dp.noteLaterBetween(ctx, tx, diff.Changes, sets[0], ids); err != nil {
-				return err
-			}
-			diff.Findings = contract.Compare(promises[0], promises[1], contract.Facts{})
-		}
-		var err error
-		if diff.Jobs, err = jobChanges(ctx, tx, caller.OrgID, ids); err != nil {
-			return err
-		}
-		diff.Text, err = unified(texts[0], texts[1], fmt.Sprintf("v%d", from), fmt.Sprintf("v%d", to))
-		return err
-	})
-	if err != nil {
-		return VersionDiff{}, fmt.Errorf("compare versions %d and %d of %s: %w", from, to, dagName, err)
-	}
-	return diff, nil
 }
 
 // The names that documentOf gives to what is no file that the document names.

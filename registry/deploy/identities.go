@@ -1,9 +1,11 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -11,6 +13,8 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/spelling"
+	"github.com/dagctl/dagctl/registry/contract"
 )
 
 // What a job has computed and remembers belongs to its identity: datasets, operator state, tasks, deliveries, epochs. A
@@ -97,7 +101,71 @@ func (d *deploy) sameIdentities(ctx context.Context, tx pgx.Tx) error {
 			return errIdentitiesChanged
 		}
 	}
+	d.inVain = renamesNothing(d.doc.Jobs, found, past)
 	return nil
+}
+
+// renamesNothing says which jobs have a `renamed_from` that does not make them the job they name. It is silent where the
+// line has done its work, where a job comes back, and where nothing serves, as in an installation that is new. It is pure.
+func renamesNothing(jobs []dag.Job, found map[string]string, past pastJobs) (findings []contract.Finding) {
+	if len(past.serving) == 0 {
+		return nil
+	}
+	goesOn := map[string]string{} // by identity: the name that it is to have
+	for name, identity := range found {
+		goesOn[identity] = name
+	}
+	var ends []string
+	for name, identity := range past.serving {
+		if goesOn[identity] == "" {
+			ends = append(ends, name)
+		}
+	}
+	slices.Sort(ends)
+
+	for _, job := range jobs {
+		identity, from := found[job.Name], job.RenamedFrom
+		comesBack := slices.Contains(past.had[job.Name], identity) || slices.Contains(past.had[from], identity)
+		if from == "" || past.same[job.Name] != "" || comesBack {
+			continue
+		}
+		f := contract.Finding{Kind: contract.RenamesNothing, Level: contract.Says}
+		switch serves := past.serving[job.Name]; {
+		case serves == identity && slices.Contains(ends, from):
+			f.Text = fmt.Sprintf("job %s serves and stays the job that it is: `renamed_from: %s` changes nothing, and job "+
+				"%s goes", job.Name, from, from)
+			f.Hint = fmt.Sprintf("leave `renamed_from` out; or, if %s is to go on as %s, first deploy without job %s",
+				from, job.Name, job.Name)
+		case serves == identity || past.serving[from] == identity:
+			continue
+		default:
+			f.Text, f.Hint = newInstead(job, goesOn, ends, past)
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// newInstead says why a job is new although it has a `renamed_from`, and what to do about it. Ends are the jobs that
+// serve and do not go on.
+func newInstead(job dag.Job, goesOn map[string]string, ends []string, past pastJobs) (text, hint string) {
+	text = fmt.Sprintf("job %s is new: no version that has served has a job %s, which `renamed_from` names", job.Name,
+		job.RenamedFrom)
+	for _, identity := range append([]string{past.serving[job.RenamedFrom]}, past.had[job.RenamedFrom]...) {
+		if now := goesOn[identity]; now != "" {
+			text = fmt.Sprintf("job %s is new: the job that was called %s goes on as %s", job.Name, job.RenamedFrom, now)
+			break
+		}
+	}
+
+	if len(ends) == 0 {
+		return text, "leave `renamed_from` out: all jobs that serve go on in this file"
+	}
+	if near := spelling.Nearest(job.RenamedFrom, ends); near != "" || len(ends) == 1 {
+		return text, fmt.Sprintf("write `renamed_from: %s` if it is that job, or leave it out", cmp.Or(near, ends[0]))
+	}
+	return text, "write the name that the job serves under, or leave `renamed_from` out; of those that serve, these " +
+		"are not in the file: " + strings.Join(ends[:min(len(ends), 10)], ", ")
 }
 
 // readPast reads what the identities of a document's jobs follow from. It looks into the past of names only where they

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -55,6 +57,58 @@ func (dp *Deployer) noteLater(
 		}
 	}
 	return nil
+}
+
+// noteAsked says which sources are asked from another first partition on, which computes nothing during a build.
+func noteAsked(ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
+	next func(job string) (*dag.Job, bool)) error {
+	before := byDataset(live)
+	var names []string
+	for _, c := range changes {
+		if job, ok := next(c.Job); ok && c.Action == Reuse && job.Asked() {
+			names = append(names, before[c.ID].job)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	was, err := definitionsOf(ctx, tx, version, names)
+	if err != nil {
+		return err
+	}
+
+	for i := range changes {
+		c := &changes[i]
+		job, _ := next(c.Job)
+		if old := was[before[c.ID].job]; c.Action == Reuse && old != nil && old.Asked() && job.Asked() {
+			reason, err := askedFrom(old, job)
+			if err != nil {
+				return fmt.Errorf("job %s: %w", c.Job, err)
+			}
+			c.Reason = cmp.Or(reason, c.Reason)
+		}
+	}
+	return nil
+}
+
+// askedFrom says what becomes of a source that is asked from another first partition on; empty: it is the same one.
+func askedFrom(old, job *dag.Job) (string, error) {
+	was, is := old.Source.FirstPartition, job.Source.FirstPartition
+	if was == is {
+		return "", nil
+	}
+	end, _, err := job.PartitionBy.Bounds(was)
+	if err != nil {
+		return "", err
+	}
+	more, err := job.PartitionBy.CompleteFrom(is, end)
+	if err != nil {
+		return "", err
+	}
+	if len(more) == 0 {
+		return fmt.Sprintf("asked from %s on; what it has made from %s on stays", is, was), nil
+	}
+	return fmt.Sprintf("asked from %s on, for %s, once it serves", is, plural.Of(len(more), "more partition")), nil
 }
 
 // noteLaterBetween says it in the changes between two versions, of whose pointer sets live is the first.

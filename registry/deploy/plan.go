@@ -98,7 +98,7 @@ func replace(live, next planned) (action, reason string) {
 	case live.epoch != next.epoch && next.reset:
 		return action, "outputs reset"
 	case live.epoch != next.epoch && next.continues == nil:
-		return action, "forced"
+		return action, Forced
 	}
 	return action, UpstreamChanged
 }
@@ -109,6 +109,23 @@ const DefinitionChanged = "definition changed"
 // UpstreamChanged is the reason of what is rebuilt although its own definition is the same.
 const UpstreamChanged = "upstream changed"
 
+// Forced is the reason of what is rebuilt because somebody asked for it.
+const Forced = "forced"
+
+// upstream returns the outputs of the DAG that a job reads.
+func (d *deploy) upstream(name string) (refs []outputRef) {
+	job, ok := d.doc.Job(name)
+	if !ok {
+		return nil
+	}
+	for _, in := range job.Inputs {
+		if in.Job != "" {
+			refs = append(refs, outputRef{in.Job, in.Output})
+		}
+	}
+	return refs
+}
+
 // noteColumns says which columns the jobs that are reused read of inputs that get another generation, and which jobs
 // are rebuilt because their checks read other columns than before.
 func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
@@ -118,6 +135,10 @@ func (d *deploy) noteColumns(changes []registry.Change, live, next []planned) {
 	}
 	for i := range changes {
 		c := &changes[i]
+		if c.Reason == Forced && !slices.Contains(d.force, c.Job) && slices.ContainsFunc(d.upstream(c.Job),
+			func(ref outputRef) bool { return moved[ref] }) {
+			c.Reason = UpstreamChanged // the epoch is that of a version that never served
+		}
 		reads := d.definitions.ColumnsRead(c.Job)
 		if reads == nil || c.Action != Reuse && c.Reason != UpstreamChanged {
 			continue

@@ -27,6 +27,16 @@ var errOnlyPlanned = errors.New("only planned")
 // end, so the plan cannot differ from the deploy.
 func (dp *Deployer) Plan(ctx context.Context, caller authz.Caller, dagName string,
 	req registry.DeployRequest) (registry.Plan, error) {
+	ahead, err := dp.ahead(ctx, caller, req)
+	if err != nil {
+		return registry.Plan{}, fmt.Errorf("plan %s: %w", dagName, err)
+	}
+	if req.Beside = ahead; len(ahead) > 0 {
+		if err := dp.checkBeside(ctx, caller, dagName, req); err != nil {
+			return registry.Plan{}, fmt.Errorf("check %s: %w", dagName, err)
+		}
+		return registry.Plan{DAG: dagName, Changes: []registry.Change{}}, nil
+	}
 	return dp.plan(ctx, caller, dagName, req, true)
 }
 
@@ -150,7 +160,8 @@ func (d *deploy) changes(
 		if ok {
 			c.Upstream = upstreamOf(job)
 		}
-		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) {
+		if !ok || job.ForwardOnly(d.deployer.catalog.Operators[job.Operator]) && c.Action != Rebuild &&
+			c.Action != ForwardOnly {
 			continue
 		}
 		c.Removes = b.removed(now.inPlaceOf(after[c.ID]), after[c.ID], job, func(key string) bool {
@@ -177,6 +188,9 @@ func (d *deploy) changes(
 
 	d.noteColumns(changes, live, next)
 	if err := d.deployer.noteLater(ctx, tx, changes, live, d.serves, d.doc.Job); err != nil {
+		return nil, err
+	}
+	if err := noteAsked(ctx, tx, changes, live, d.serves, d.doc.Job); err != nil {
 		return nil, err
 	}
 	d.noteTakeovers(changes)
@@ -274,8 +288,8 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 			f.gone[p.job] = b.purged[p.generation]
 		}
 		if job, _ := d.doc.Job(p.job); p.output == 0 && job.Source != nil {
-			keys := union(sortedKeys(published[p.generation]), sortedKeys(published[l.generation]))
-			f.sources[p.job] = partitions{keys: keys, unknown: len(keys) == 0}
+			f.sources[p.job] = d.readFrom(job, sortedKeys(published[p.generation]), sortedKeys(published[l.generation]),
+				serves && l.generation != p.generation)
 			if err := f.ask(job, d.now); err != nil {
 				return nil, err
 			}
@@ -288,6 +302,17 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		b.elsewhere[name] = ds.generation
 	}
 	return b, nil
+}
+
+// readFrom returns the partitions that a source will have in its generation, from those that this and the live one have.
+// What cannot be read again is not there in another generation.
+func (d *deploy) readFrom(job *dag.Job, own, live []string, another bool) partitions {
+	operator := d.deployer.catalog.Operators[job.Operator]
+	if another && len(live) > 0 && job.ForwardOnly(operator) && !resets(*job) {
+		return partitions{keys: own}
+	}
+	keys := union(own, live)
+	return partitions{keys: keys, unknown: len(keys) == 0}
 }
 
 // ask adds the partitions that a source is asked for, of which none is unknown.

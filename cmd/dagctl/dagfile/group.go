@@ -29,7 +29,8 @@ func NewGroup(catalog dag.Catalog) *Group {
 // Seen is what was found in a file.
 type Seen struct {
 	Source
-	Doc      *dag.Document // what can be read of it; nil if it is no YAML
+	Doc      *dag.Document        // what can be read of it; nil if it is no YAML
+	Beside   map[string]dag.Offer // datasets of the others that it reads
 	Problems dag.Problems
 	Err      error // nobody could look
 }
@@ -64,8 +65,11 @@ func (g *Group) Look(sources []Source) []Seen {
 
 	offers := foreign{map[string]dag.Partitioning{}, map[string][]dag.Column{}}
 	last := make(map[*File]*seen, len(sources))
+	beside := make(map[*File]map[string]dag.Offer, len(sources))
 	for _, file := range inOrder(files) {
-		s := g.lookAmong(first[file], offers.of(file))
+		reads := offers.of(file)
+		s := g.lookAmong(first[file], reads)
+		beside[file] = reads.offers()
 		if last[file] = s; s.Doc != nil {
 			by, columns := s.Doc.Offers()
 			maps.Copy(offers.by, by)
@@ -76,6 +80,7 @@ func (g *Group) Look(sources []Source) []Seen {
 	found := make([]Seen, len(files))
 	for i, file := range files {
 		found[i] = last[file].Seen
+		found[i].Beside = beside[file]
 	}
 	return found
 }
@@ -92,6 +97,18 @@ func (o foreign) of(file *File) foreign {
 		}
 	}
 	return reads
+}
+
+// offers returns what a server is told of them.
+func (o foreign) offers() map[string]dag.Offer {
+	offers := map[string]dag.Offer{}
+	for name, columns := range o.columns {
+		offers[name] = dag.NewOffer(nil, columns)
+	}
+	for name, by := range o.by {
+		offers[name] = dag.NewOffer(&by, o.columns[name])
+	}
+	return offers
 }
 
 func (g *Group) lookAlone(src Source) *seen {

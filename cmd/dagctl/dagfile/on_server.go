@@ -16,14 +16,14 @@ import (
 type Server interface {
 	// Catalog returns what the server validates DAG files against.
 	Catalog(ctx context.Context) (dag.Catalog, error)
-	// Plan returns the error with which the server refuses to plan a valid document.
-	Plan(ctx context.Context, s Source, doc *dag.Document) error
+	// Plan returns the error with which the server refuses to plan a valid document, beside the others.
+	Plan(ctx context.Context, s Seen) error
 }
 
-// onServer has a server plan a valid document, and returns the problems that the plan is refused for. Another refusal
+// onServer has a server plan a valid document, beside those that are validated with it, and returns the problems that the plan is refused for. Another refusal
 // is an error.
-func (s Source) onServer(ctx context.Context, server Server, doc *dag.Document) (dag.Problems, error) {
-	err := server.Plan(ctx, s, doc)
+func (s Seen) onServer(ctx context.Context, server Server) (dag.Problems, error) {
+	err := server.Plan(ctx, s)
 	var refused *fault.Error
 	if !errors.As(err, &refused) || len(refused.Problems) == 0 ||
 		refused.Kind != fault.Invalid && refused.Kind != fault.Conflict {

@@ -28,7 +28,8 @@ and partitions of datasets that one publishes and another reads are checked, too
 
 It asks no server, unless --server is given: then it checks against the operators of the target, and has it plan each
 valid file, which changes nothing. So it finds what only a server knows, as "dagctl plan" does: inputs from other DAGs
-that do not exist or whose partitions do not fit, columns that they do not have, programs that may not run.`,
+that do not exist or whose partitions do not fit, columns that they do not have, programs that may not run. Datasets
+that one of the files publishes and another reads are those of the files, also where the server has others, or none.`,
 		Example: "  dagctl validate\n  dagctl validate examples/us-flights --output json\n" +
 			"  dagctl validate --server --target prod",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,8 +99,25 @@ func validatingAgainst(ctx context.Context, connect func() (Server, error)) (v v
 	if v.server, err = connect(); err != nil {
 		return v, err
 	}
-	v.catalog, err = v.server.Catalog(ctx)
+	if v.catalog, err = v.server.Catalog(ctx); err != nil {
+		return v, err
+	}
+	own, err := builtinCatalog()
+	v.catalog = withColumns(v.catalog, own)
 	return v, err
+}
+
+// withColumns lets a server's catalog tell the columns of jobs, which files that are checked together know of each
+// other, by the operators that this program has in the same version.
+func withColumns(server, own dag.Catalog) dag.Catalog {
+	for name, op := range server.Operators {
+		if mine, ok := own.Operators[name]; ok && mine.Version == op.Version {
+			op.Shape, op.Queries, op.SQL = mine.Shape, mine.Queries, mine.SQL
+			server.Operators[name] = op
+		}
+	}
+	server.Names, server.Expand = own.Names, own.Expand
+	return server
 }
 
 // validate returns a file's document, if nothing is wrong with it, and what is.
@@ -110,6 +128,6 @@ func (v validator) validate(ctx context.Context, s Seen) (*dag.Document, dag.Pro
 	if v.server == nil {
 		return s.Doc, nil, nil
 	}
-	problems, err := s.onServer(ctx, v.server, s.Doc)
+	problems, err := s.onServer(ctx, v.server)
 	return s.Doc, problems, err
 }

@@ -19,7 +19,7 @@ func DiffCommand(c *cli.CLI) *cobra.Command {
 		Use:   "diff DAG V1 V2",
 		Short: "Compare the texts and the datasets of two versions of a DAG",
 		Long: `Prints a unified diff of the DAG file and the files that it names, and what a change from V1 to V2 does
-to each dataset, as a plan shows it.`,
+to each dataset, as a plan shows it. A renamed job is the same one, and what else differs in it is said.`,
 		Example: "  dagctl diff us-flights v7 v8",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,11 +52,26 @@ to each dataset, as a plan shows it.`,
 					return
 				}
 				writeChanges(c, w, diff.Changes)
+				writeRenames(w, diff.Jobs)
 				for _, f := range diff.Findings {
 					fmt.Fprintf(w, "%s.\n", sentence(f.Text))
 				}
 			})
 		},
+	}
+}
+
+// writeRenames says which jobs have other names, and what else is different in them.
+func writeRenames(w io.Writer, jobs []deploy.JobChange) {
+	for _, j := range jobs {
+		if j.RenamedFrom == "" {
+			continue
+		}
+		also := ""
+		if len(j.Fields) > 0 {
+			also = ", and differs in " + strings.Join(j.Fields, ", ")
+		}
+		fmt.Fprintf(w, "Job %s is renamed to %s%s.\n", j.RenamedFrom, j.Job, also)
 	}
 }
 

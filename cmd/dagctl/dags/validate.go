@@ -28,8 +28,10 @@ func (s server) Catalog(ctx context.Context) (dag.Catalog, error) {
 }
 
 // Plan implements dagfile.Server.
-func (s server) Plan(ctx context.Context, src dagfile.Source, doc *dag.Document) error {
-	_, err := RequestPlan(ctx, s.api, doc.Name, requestFor(src, doc))
+func (s server) Plan(ctx context.Context, seen dagfile.Seen) error {
+	request := requestFor(seen.Source, seen.Doc)
+	request.Beside = seen.Beside
+	_, err := RequestPlan(ctx, s.api, seen.Doc.Name, request)
 	return err
 }
 
