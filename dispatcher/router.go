@@ -320,8 +320,8 @@ func (d *Dispatcher) findHits(
 func mayAwait(events []Event, byGeneration map[uuid.UUID][]registry.Consumer) (asked []stale.Awaiting) {
 	for _, e := range events {
 		for _, c := range byGeneration[e.Version] {
-			if a := (stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}); stale.MayAwait(
-				c.Job.Inputs[c.Input].Def) && !slices.Contains(asked, a) {
+			a := stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}
+			if stale.MayAwait(c.Job, c.Input) && !slices.Contains(asked, a) {
 				asked = append(asked, a)
 			}
 		}
@@ -332,7 +332,7 @@ func mayAwait(events []Event, byGeneration map[uuid.UUID][]registry.Consumer) (a
 // hit adds the targets of a consumer that an event touches. An event that cannot be mapped to the consumer's partitions
 // is recorded for this consumer, and is nothing to the others.
 func (d *Dispatcher) hit(ctx context.Context, tx pgx.Tx, h *hits, c registry.Consumer, e Event) error {
-	in := c.Job.Inputs[c.Input]
+	in, awaited := c.Job.Inputs[c.Input], h.awaited[stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}]
 	if in.Def.Triggers() {
 		fed, unmapped := stale.OutputKeys(c.Job, in, c.PartitionBy, e.Key)
 		if unmapped != "" {
@@ -340,6 +340,9 @@ func (d *Dispatcher) hit(ctx context.Context, tx pgx.Tx, h *hits, c registry.Con
 		}
 		for _, key := range fed {
 			h.add(stale.Target{Job: c.Job, Key: key}, e)
+		}
+		if awaited {
+			return d.addWhole(ctx, tx, h, c.Job)
 		}
 		return nil
 	}
@@ -354,7 +357,7 @@ func (d *Dispatcher) hit(ctx context.Context, tx pgx.Tx, h *hits, c registry.Con
 	if in.Def.Map.Kind == dag.MapSlice {
 		return d.hitSlices(ctx, tx, h, c.Job, e)
 	}
-	if stale.MayAwait(in.Def) && !h.awaited[stale.Awaiting{Origin: c.Job.Origin, Generation: e.Version}] {
+	if stale.MayAwait(c.Job, c.Input) && !awaited {
 		return nil
 	}
 	return d.addWhole(ctx, tx, h, c.Job)

@@ -28,6 +28,9 @@ type sqlOperator struct {
 
 func newSQL(o Options) *sqlOperator { return &sqlOperator{o, newStatements(o)} }
 
+// NeedsColumns reports whether tasks of an operator need the columns of all their inputs, of those without rows, too.
+func NeedsColumns(operator string) bool { return operator == "sql" }
+
 const sqlSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",

@@ -11,12 +11,14 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 )
 
 // A `map: latest` input without refresh triggers nothing and makes nothing stale. A revision of it matters only to
 // outputs that lack all of it, so whoever finds such an output notes that the job awaits that generation. The note is
-// one row however many outputs wait, and the next revision takes it away.
+// one row however many outputs wait, and the next revision takes it away. Likewise where any input is enough, for one
+// that nobody knows the columns of: its first revision may be of another partition than the outputs that wait.
 
 // Awaiting says which origin waits for the first revision of which generation.
 type Awaiting struct{ Origin, Generation uuid.UUID }
@@ -73,8 +75,46 @@ func TakeAwaited(ctx context.Context, tx pgx.Tx, asked []Awaiting) (map[Awaiting
 	return found, nil
 }
 
-// MayAwait reports whether a revision of an input matters only to outputs that wait for its first.
-func MayAwait(in dag.Input) bool { return in.Map.Kind == dag.MapLatest && !in.Refresh }
+// MayAwait reports whether outputs of a job may wait for the first revision of an input, whichever partition it is of.
+func MayAwait(job *registry.Job, input int) bool {
+	in := job.Inputs[input].Def
+	return awaitsFirst(in) || needsColumns(job) && in.Triggers()
+}
+
+// awaitsFirst reports whether a revision of an input matters only to outputs that wait for its first.
+func awaitsFirst(in dag.Input) bool { return in.Map.Kind == dag.MapLatest && !in.Refresh }
+
+// needsColumns reports whether tasks of a job read inputs without rows, and need their columns.
+func needsColumns(job *registry.Job) bool {
+	return job.Def.Trigger != dag.TriggerAll && operators.NeedsColumns(job.Def.Operator)
+}
+
+// addUnknown notes which inputs have no columns yet, where a statement would read them without rows: such a task could
+// only fail.
+func addUnknown(ctx context.Context, tx pgx.Tx, targets []Target, wants [][]InputFacts) error {
+	var lacking []*InputFacts
+	for i, t := range targets {
+		for n := range wants[i] {
+			in := &wants[i][n]
+			if needsColumns(t.Job) && in.Def.Triggers() && in.Unmapped == "" && len(in.Pins()) == 0 {
+				lacking = append(lacking, in)
+			}
+		}
+	}
+	if len(lacking) == 0 {
+		return nil
+	}
+
+	generations := make([]uuid.UUID, len(lacking))
+	for i, in := range lacking {
+		generations[i] = in.Generation
+	}
+	known, err := registry.ColumnsOf(ctx, tx, tasks.SortedIDs(generations))
+	for _, in := range lacking {
+		in.Unknown = len(known[in.Generation]) == 0
+	}
+	return err
+}
 
 // Few reports whether a job has at most some output partitions, as far as its inputs say without counting them all.
 func (e *Examiner) Few(ctx context.Context, tx pgx.Tx, job *registry.Job, most int) (few bool, err error) {

@@ -62,6 +62,9 @@ func (e *Examiner) Facts(b *pg.Batch, targets []Target, wants [][]InputFacts) *p
 		if err := addSegments(ctx, tx, wants); err != nil {
 			return nil, err
 		}
+		if err := addUnknown(ctx, tx, targets, wants); err != nil {
+			return nil, err
+		}
 		made, err := lastMade.Get(ctx, tx)
 		if err != nil {
 			return nil, err

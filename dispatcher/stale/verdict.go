@@ -61,6 +61,7 @@ type InputFacts struct {
 	Published  map[string]int64 // key → revision, at least of the wanted ones
 	cursor     *CursorRow       // set if the job follows the input as a cursor
 	Slice      *sliced          // set if the target takes a range of an input partitioned by cursor
+	Unknown    bool             // nothing of it was ever published, and the job's statement needs its columns
 	Unmapped   string           // why the input cannot be mapped to the target, and what to do; empty: it can be
 }
 
@@ -176,7 +177,7 @@ func gather(t Target, inputs []InputFacts) (pins []registry.Pin, lacks *InputFac
 		switch satisfied := in.Satisfied(len(found)); {
 		case satisfied:
 			complete = complete || in.Def.Triggers()
-		case takesAll || !in.Def.Triggers():
+		case takesAll || !in.Def.Triggers() || in.Unknown:
 			return pins, &inputs[i], false
 		case lacks == nil:
 			lacks = &inputs[i]
@@ -188,7 +189,7 @@ func gather(t Target, inputs []InputFacts) (pins []registry.Pin, lacks *InputFac
 
 // awaits returns the generation of an input that is lacking if its first revision makes the difference.
 func awaits(in InputFacts) uuid.UUID {
-	if MayAwait(in.Def) {
+	if in.Unknown || awaitsFirst(in.Def) {
 		return in.Generation
 	}
 	return uuid.Nil
@@ -260,7 +261,7 @@ func missing(in InputFacts, have []registry.Pin) string {
 	if in.Slice != nil {
 		return in.Slice.Missing(in.Producer)
 	}
-	if in.All || len(in.Wanted) == 0 {
+	if in.All || len(in.Wanted) == 0 || in.Unknown {
 		return fmt.Sprintf("%s has no published partition", in.Producer)
 	}
 	for _, key := range in.Wanted {

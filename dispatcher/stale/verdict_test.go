@@ -62,6 +62,8 @@ func TestDecide(t *testing.T) {
 	anyOf := dag.Job{Trigger: dag.TriggerAny, UpdateStrategy: dag.Replace}
 	in := func(revisions ...int64) InputFacts { return facts(0, gen1, same, d1, at(revisions...)) }
 	other := func(revisions ...int64) InputFacts { return facts(1, gen2, same, d1, at(revisions...)) }
+	unknown := other()
+	unknown.Unknown = true
 	dim := func(published map[string]int64) InputFacts { return facts(1, gen2, latest, nil, published) }
 	refreshed := func(revision int64) InputFacts {
 		f := dim(map[string]int64{"all": revision})
@@ -125,6 +127,8 @@ func TestDecide(t *testing.T) {
 		{"any: one of two", anyOf, []InputFacts{in(), other(1)}, nil, Stale, 1, ""},
 		{"any: the other comes later", anyOf, []InputFacts{in(1), other(1)}, madeOf("Published", 1, other(1)), Stale,
 			2, ""},
+		{"any: one whose columns nobody knows", anyOf, []InputFacts{in(1), unknown}, nil, Incomplete, 0,
+			"d/in1 has no published partition"},
 		{"any: none", anyOf, []InputFacts{in(), other()}, nil, Incomplete, 0, "d/in0 has no partition 2024-01-01"},
 
 		{"append: all there is, at first", appending, []InputFacts{whole(1, 1)}, nil, Stale, 2, ""},

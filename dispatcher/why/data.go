@@ -178,6 +178,9 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 	switch f.Verdict {
 	case stale.Incomplete:
 		r.Code, r.Trigger = whyWaits, string(t.Job.Def.Trigger)
+		if slices.ContainsFunc(wants[0], func(in stale.InputFacts) bool { return in.Unknown }) {
+			r.Detail = "its statement needs the columns of every input"
+		}
 		if r.Because, err = e.conditions(ctx, t.Job, wants[0]); err != nil {
 			return nil, err
 		}
@@ -347,7 +350,10 @@ func (e *explainer) lacks(ctx context.Context, job *registry.Job, in stale.Input
 	if in.Slice != nil && !r.Hidden {
 		r.Detail = in.Slice.Missing(in.Producer)
 	}
-	if len(lacking) > 0 {
+	switch {
+	case in.Unknown && !r.Hidden:
+		r.Detail = "nothing of it was published yet, so nobody knows its columns"
+	case len(lacking) > 0:
 		r.Partition = lacking[0]
 	}
 	if r.Hidden {

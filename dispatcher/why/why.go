@@ -321,7 +321,7 @@ var dataWordings = map[Code]wording{
 	whyPurged: {"something", fixed("it was purged")},
 	whyWaits: {"something", func(r Reason) string {
 		if r.Trigger == "any" {
-			return "it waits for any of its inputs"
+			return "it waits for any of its inputs" + saying(r.Detail)
 		}
 		return "it waits for all of its inputs"
 	}},
