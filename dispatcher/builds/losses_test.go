@@ -150,11 +150,12 @@ func TestAnEarlierDefinitionThatReturnsLacksWhatWasPurged(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 }
 
-// A purge of some partitions leaves the others of earlier versions, and takes the purged ones from each of them alike: no
-// rollback brings them back, and no deploy of an earlier document. The same holds where a version had no others.
+// A purge of some partitions leaves the others of earlier versions, and takes the purged ones from each of them alike:
+// no rollback brings them back, and no deploy of an earlier document. The same holds where a version had no others.
 func TestEarlierVersionsKeepWhatWasNotPurged(t *testing.T) {
 	t.Parallel()
-	tables := dispatchertest.Edit(daily, "    config: { tag: m }\n", "    storage: postgres\n    config: { tag: m }\n")
+	tables := dispatchertest.Edit(daily, "    config: { tag: m }\n",
+		"    storage: postgres\n    config: { tag: m }\n")
 	for name, document := range map[string]string{"files": daily, "tables": tables} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
