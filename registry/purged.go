@@ -109,7 +109,7 @@ func PurgedReaders(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedP
 }
 
 // RefusePurge returns an error if a purge is not allowed: while one of its DAGs is being built, or, unless breakWindow
-// is set, if it would make a rollback impossible that is possible now.
+// is set, if it would take data from a rollback that is possible now.
 func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, breakWindow bool,
 	now time.Time) error {
 	versions := purgedVersions(gone, func(PurgedPartition) bool { return true })
@@ -143,7 +143,7 @@ func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPar
 	}
 
 	if len(broken) > 0 && !breakWindow {
-		return fault.New(fault.Conflict, "rolling back to %s would not be possible any more",
+		return fault.New(fault.Conflict, "a rollback to %s needs the data that would be purged",
 			strings.Join(broken, ", ")).
 			WithHint("pass --break-window to purge nevertheless")
 	}
@@ -151,8 +151,10 @@ func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPar
 }
 
 // Purge removes partitions in the caller's transaction, which holds the locks of their DAGs; once it is committed,
-// readers no longer see them. Generations that do not serve are marked as a whole, so that nobody can roll back to
-// incomplete data. It returns the tasks that made the partitions.
+// readers no longer see them. It returns the tasks that made the partitions.
+//
+// The generations stay, with a tombstone for each partition, so that a deploy or a rollback that returns to one brings
+// back the others and does not make the purged ones again.
 func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition,
 	now time.Time) (tasks []uuid.UUID, err error) {
 	versions, keys := make([]uuid.UUID, len(gone)), make([]string, len(gone))
@@ -178,7 +180,25 @@ func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition
 		  AND k.partition_key = w.key`, org, versions, keys); err != nil {
 		return nil, fmt.Errorf("purge check results: %w", err)
 	}
-	return tasks, MarkPurged(ctx, tx, org, purgedVersions(gone, func(p PurgedPartition) bool { return !p.Live }), now)
+	return tasks, nil
+}
+
+// MarkEmptied marks those generations of purged partitions that do not serve and of which nothing is left, as a purge
+// without bounds does: the dataset itself has to go.
+func MarkEmptied(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, now time.Time) error {
+	rows, err := tx.Query(ctx, `
+		SELECT v.id FROM unnest($2::uuid[]) AS v(id)
+		WHERE NOT EXISTS (SELECT FROM partition_versions r
+			WHERE r.org_id = $1 AND r.dataset_version = v.id AND r.state NOT IN ('Purged', 'Split'))`,
+		org, purgedVersions(gone, func(p PurgedPartition) bool { return !p.Live }))
+	if err != nil {
+		return fmt.Errorf("find what a purge has emptied: %w", err)
+	}
+	emptied, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("find what a purge has emptied: %w", err)
+	}
+	return MarkPurged(ctx, tx, org, emptied, now)
 }
 
 // PurgedOf returns those dataset versions of which a partition was purged and has not been published since.

@@ -150,6 +150,52 @@ func TestAnEarlierDefinitionThatReturnsLacksWhatWasPurged(t *testing.T) {
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}, "2024-01-02": {"m(b)"}}, w.Read("letters_made"))
 }
 
+// A purge of some partitions leaves the others of earlier versions, and takes the purged ones from each of them alike:
+// no rollback brings them back, and no deploy of an earlier document. The same holds where a version had no others.
+func TestEarlierVersionsKeepWhatWasNotPurged(t *testing.T) {
+	t.Parallel()
+	tables := dispatchertest.Edit(daily, "    config: { tag: m }\n",
+		"    storage: postgres\n    config: { tag: m }\n")
+	for name, document := range map[string]string{"files": daily, "tables": tables} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			tagged := func(tag string) string { return dispatchertest.Edit(document, "tag: m", "tag: "+tag) }
+			w.Probe.Put("raw", "2024-01-02", "b")
+			w.Serve(tagged("zero"))
+			w.Serve(tagged("one"))
+			w.Probe.Put("raw", "2024-01-01", "a")
+			w.Probe.Put("raw", "2024-01-03", "c")
+			w.Poll()
+			w.Settle()
+			w.Serve(tagged("two"))
+			w.Serve(tagged("three"))
+			_, err := w.D.Upkeep.Purge(t.Context(), w.Caller, "letters_made", upkeep.PurgeRequest{
+				Reason: "erasure request 17", From: "2024-01-02", To: "2024-01-02", BreakWindow: true}, time.Now())
+			require.NoError(t, err)
+			without := func(tag string) map[string][]string {
+				return map[string][]string{"2024-01-01": {tag + "(a)"}, "2024-01-03": {tag + "(c)"}}
+			}
+			require.Equal(t, without("three"), w.Read("letters_made"))
+
+			require.NoError(t, goBack(w, "letters", 3), "readers lose nothing by it")
+			require.Equal(t, without("two"), w.Read("letters_made"))
+			for _, tag := range []string{"one", "three", "zero", "two"} {
+				require.False(t, w.Serve(tagged(tag)).Created, "it is the version that it was")
+				require.Equal(t, without(tag), w.Read("letters_made"), "the erasure holds")
+			}
+
+			// Once its input has changed, it is made again.
+			w.Probe.Put("raw", "2024-01-02", "mended")
+			w.Poll()
+			w.Settle()
+			require.Equal(t, []string{"two(mended)"}, w.Read("letters_made")["2024-01-02"])
+			w.Serve(tagged("one"))
+			require.Equal(t, []string{"one(mended)"}, w.Read("letters_made")["2024-01-02"])
+		})
+	}
+}
+
 // A name that moves to a dataset which serves already, and that nothing rebuilds, takes partitions from its readers.
 func TestANameThatMovesToAReusedDatasetLosesNothingSilently(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ type generation struct {
 	job   job // its checks do not count
 	name  string
 	parts map[string]*part
-	gone  bool        // it was purged or collected while it did not serve
+	gone  bool        // it was collected while it did not serve
 	heir  *generation // the generation that it continues, until it serves
 }
 

@@ -341,11 +341,7 @@ func (h *history) purge(d *dagModel) {
 	}
 	for _, g := range d.known {
 		if p := g.parts[key]; g.name == name && p != nil {
-			if g == d.live.gens[name] {
-				p.absent, p.withheld, p.either = true, "", nil
-			} else {
-				g.gone = true
-			}
+			p.absent, p.withheld, p.either = true, "", nil
 		}
 	}
 }

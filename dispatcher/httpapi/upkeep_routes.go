@@ -32,8 +32,8 @@ func (a *API) addUpkeepRoutes(api *authz.API) {
 		Path: "/v1/datasets/{name}/purge", Tags: []string{"upkeep"},
 		Summary: "Delete data of a dataset for good",
 		Description: "Rows and files in all dataset versions, with the payloads, results and errors of the tasks " +
-			"that made them. What is purged is " +
-			"made again only once its inputs have changed; nobody can roll back to what is gone.",
+			"that made them. What is purged is made again only once its inputs have changed; a rollback goes " +
+			"without what is gone, and there is none to a dataset that was purged as a whole.",
 	}, longOperation), a.handlePurge)
 
 	authz.Handle(api, authz.Admin, rest.WithTimeout(huma.Operation{

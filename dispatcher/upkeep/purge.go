@@ -22,7 +22,7 @@ type PurgeRequest struct {
 	To          string `json:"to,omitempty" maxLength:"200" doc:"Last partition, which is deleted too; default: the last that exists"`
 	Downstream  bool   `json:"downstream,omitempty" doc:"Also delete everything that was made from it, in other DAGs too"`
 	Reason      string `json:"reason" minLength:"1" maxLength:"1000" doc:"Goes into the audit log"`
-	BreakWindow bool   `json:"break_window,omitempty" doc:"Purge although a version in its rollback window needs the data, so that nobody can roll back to it"`
+	BreakWindow bool   `json:"break_window,omitempty" doc:"Purge although a version in its rollback window needs the data, which a rollback to it then lacks"`
 	DryRun      bool   `json:"dry_run,omitempty" doc:"Only say what would be deleted"`
 }
 
@@ -103,6 +103,11 @@ func (u *Upkeep) purgeTx(
 	made, err := registry.Purge(ctx, tx, caller.OrgID, gone, now)
 	if err != nil {
 		return purged, err
+	}
+	if scope.From == "" && scope.To == "" {
+		if err := registry.MarkEmptied(ctx, tx, caller.OrgID, gone, now); err != nil {
+			return purged, err
+		}
 	}
 	if *tasks, err = forgetTasks(ctx, tx, caller.OrgID, made, gone); err != nil {
 		return purged, err

@@ -253,8 +253,7 @@ func (h heirOf) purge(ctx context.Context, tx pgx.Tx, keys []string, now time.Ti
 	}
 	gone := make([]registry.PurgedPartition, len(keys))
 	for i, key := range keys {
-		// Live, so that the generation is not marked as purged.
-		gone[i] = registry.PurgedPartition{DAG: h.dag, Version: h.Version, Key: key, Live: true}
+		gone[i] = registry.PurgedPartition{DAG: h.dag, Version: h.Version, Key: key}
 	}
 	_, err := registry.Purge(ctx, tx, h.OrgID, gone, now)
 	return err

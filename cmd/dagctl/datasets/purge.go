@@ -31,8 +31,9 @@ the command says so.
 A purged partition is computed again when its inputs or the definition of its job change. If the inputs still contain
 the data, purge or correct them first. So does what http_source, http_api, postgres_query and mysql_query read: their
 next run publishes it again if it is still there. A version that can still be rolled back to and has the data needs --break-window:
-afterwards, a rollback to it goes without the purged partitions and asks for --allow-removals, and there is none where
-a dataset was purged as a whole.`,
+afterwards, a rollback to it goes without the purged partitions, and asks for --allow-removals if readers have them
+then. So does a deploy of its definition. There is no rollback where a dataset was purged as a whole, without
+--partition; a deploy of an earlier definition makes it anew.`,
 		Example: "  dagctl datasets purge orders --partition 2026-01-01..2026-01-31 --downstream " +
 			"--reason \"erasure request 17\" --dry-run",
 		Args: cobra.ExactArgs(1),
