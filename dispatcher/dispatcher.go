@@ -63,6 +63,9 @@ type Config struct {
 	Functions []string
 	// Elsewhere lists, by runtime of this process, the operators that only workers elsewhere run.
 	Elsewhere map[string][]string
+	// Only lists, by operator, the orgs whose tasks this process may run, by their slugs. It runs the tasks of
+	// operators that are not in it for every org.
+	Only map[string][]string
 
 	Signer  *authz.Signer // signs capability tokens; nil: no task runs outside of this process
 	BaseURL string        // where tasks that run elsewhere reach this server
@@ -136,6 +139,7 @@ type Dispatcher struct {
 	slotsShort atomic.Bool
 	// Building is set if a version was being built when the build loop last looked.
 	Building atomic.Bool
+	slugs    slugs // of orgs, as far as a claim had to know them
 	// columns holds the hashes of the column lineage that this process has recorded.
 	columns recent.Cache[[sha256.Size]byte, bool]
 	// bare holds the attempts elsewhere whose jobs get no secrets.
@@ -172,7 +176,7 @@ func New(c Config) (*Dispatcher, error) {
 		stopping: make(chan struct{})}
 	d.Tasks = tasks.New(tasks.Config{Pool: c.Pool, Wakeups: d.Wakeups, Metrics: d.Metrics, Tracing: d.tracing.Tracing,
 		Log: c.Log, Observer: d, Queued: c.Queued, Elsewhere: c.Elsewhere,
-		Weights: c.Weights})
+		Runs: d.runsQueue, Weights: c.Weights})
 	d.Pressure = pressure.New(pressure.Config{Pool: c.Pool, Requests: c.Requests, Wakeups: d.Wakeups,
 		Thresholds: c.Thresholds, Functions: c.Functions, Quotas: c.Quotas, Stored: registry.StoredBytes, Log: c.Log})
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,16 +64,54 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 	_, err = d.Pool.Exec(ctx, `
 		INSERT INTO workers (
 			id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators, drained_at, unfit,
-			lacks_keys)
-		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8, NULLIF($9, ''), $10)
+			lacks_keys, only_for)
+		VALUES ($1, $2, $3, $3, $4, $5, $6, $7, $8, NULLIF($9, ''), $10, coalesce($11::jsonb, '{}'))
 		ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat,
-			drained_at = EXCLUDED.drained_at, unfit = EXCLUDED.unfit, lacks_keys = EXCLUDED.lacks_keys`,
+			drained_at = EXCLUDED.drained_at, unfit = EXCLUDED.unfit, lacks_keys = EXCLUDED.lacks_keys,
+			only_for = EXCLUDED.only_for`,
 		d.WorkerID, host, now, d.PoolSize, d.Version, d.InProcessRuntimes(), d.Operators.Names(), drained,
-		d.Health.Reason(), d.Vault.Lacking())
+		d.Health.Reason(), d.Vault.Lacking(), d.Only)
 	if err != nil {
 		return fmt.Errorf("register worker %s: %w", d.WorkerID, err)
 	}
 	return nil
+}
+
+// mayRun reports whether the config of this process lets it run an operator for an org. Servers may have different
+// ones, as while a config is rolled out: each leaves to the others what it may not run.
+func (d *Dispatcher) mayRun(operator, orgSlug string) bool {
+	orgs, bound := d.Only[operator]
+	return !bound || slices.Contains(orgs, orgSlug)
+}
+
+// runsQueue is mayRun for the tasks of a queue.
+func (d *Dispatcher) runsQueue(ctx context.Context, tx pgx.Tx, q tasks.Queue) (bool, error) {
+	operator := tasks.OperatorOf(q.Needs)
+	if _, bound := d.Only[operator]; !bound {
+		return true, nil
+	}
+	slug, err := d.slugs.of(ctx, tx, q.Org)
+	return d.mayRun(operator, slug), err
+}
+
+// slugs remembers the slugs of orgs, which never change.
+type slugs struct {
+	mu sync.Mutex
+	by map[uuid.UUID]string
+}
+
+// of returns the slug of an org. The transaction is the owner's.
+func (s *slugs) of(ctx context.Context, tx pgx.Tx, org uuid.UUID) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.by[org]; !ok {
+		all, err := authz.OrgSlugs(ctx, tx)
+		if err != nil {
+			return "", err
+		}
+		s.by = all
+	}
+	return s.by[org], nil
 }
 
 // ReplaceServers marks all server processes of a database as replaced, so that others take over their tasks at once.

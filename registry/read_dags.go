@@ -66,6 +66,29 @@ func noDAG(name string) error {
 	return fault.New(fault.NotFound, "there is no DAG %q", name).WithHint("`dagctl status` lists the DAGs")
 }
 
+// standing is the SQL condition that the version d keeps its DAG among those there are: it is at work, or it is the
+// newest and failed. A deleted DAG has none.
+const standing = `(d.status IN ('Active', 'Building', 'Ready') OR d.status = 'Failed'
+	AND d.number = (SELECT max(n.number) FROM dag_versions n WHERE n.org_id = $1 AND n.dag_name = d.dag_name))`
+
+// StandingDAGs returns those of some names that DAGs have, and not only deleted ones.
+func StandingDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, names []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	if len(names) == 0 {
+		return found, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT n.name FROM unnest($2::text[]) AS n(name)
+		WHERE EXISTS (SELECT FROM dag_versions d WHERE d.org_id = $1 AND d.dag_name = n.name AND `+standing+`)`,
+		org, names)
+	if err != nil {
+		return nil, fmt.Errorf("which DAGs there are: %w", err)
+	}
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&name}, func() error { found[name] = true; return nil })
+	return found, fault.Wrap(err, "which DAGs there are")
+}
+
 // dags relies on the unique key (org_id, dag_name, number) of dag_versions: names come from a scan of it that the
 // limit cuts short, and each lookup per name reads one row.
 func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, where, name string,
@@ -73,9 +96,7 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	rows, err := tx.Query(ctx, `
 		WITH names AS (
 			SELECT DISTINCT d.dag_name FROM dag_versions d
-			WHERE d.org_id = $1 AND `+where+` AND (d.status IN ('Active', 'Building', 'Ready') OR d.status = 'Failed'
-				AND d.number = (SELECT max(n.number) FROM dag_versions n
-				    WHERE n.org_id = $1 AND n.dag_name = d.dag_name))
+			WHERE d.org_id = $1 AND `+where+` AND `+standing+`
 			ORDER BY d.dag_name LIMIT $3)
 		SELECT n.dag_name, active.id, building.id, last.id
 		FROM names n

@@ -105,7 +105,8 @@ func (k *Desk) ofOrg(ctx context.Context, caller authz.Caller, s *seen) error {
 // ofServers takes in which runtimes nobody serves, and which servers and workers are unfit.
 func (k *Desk) ofServers(ctx context.Context, caller authz.Caller, s *seen) error {
 	err := pg.InTx(ctx, k.d.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, clock.Now()); err != nil {
+		s.unserved, err = tasks.QueuesOf(ctx, tx, caller.OrgID, caller.OrgSlug, mostQueued, clock.Now())
+		if err != nil {
 			return err
 		}
 		s.servers, err = dispatcher.TroubledServers(ctx, tx, clock.Now())

@@ -162,7 +162,7 @@ type Taken struct {
 
 // Here returns the scope of this process for runtimes that it serves.
 func (st *Store) Here(runtimes []string) Scope {
-	return Scope{Runtimes: runtimes, Elsewhere: st.elsewhere}
+	return Scope{Runtimes: runtimes, Elsewhere: st.elsewhere, Runs: st.runs}
 }
 
 // RunsHere returns the SQL condition that this process runs the task of row q, and the arguments for it, from $5 on.
@@ -209,7 +209,10 @@ func (st *Store) take(
 		st.dead.Store(dead)
 	}
 
-	queues := h.queues()
+	queues, err := s.may(ctx, tx, h.queues())
+	if err != nil {
+		return nil, false, err
+	}
 	if holding.Others {
 		queues = slices.DeleteFunc(slices.Clone(queues), func(q Queue) bool { return holding.Slots[q.Org] > 0 })
 	}

@@ -24,7 +24,7 @@ func (q OrgQueue) Oldest() time.Time { return MadeAt(q.First).UTC() }
 // QueuesOf lists the queued tasks of an org by what they need, and counts at most so many of each. It touches one place
 // of idx_ready_queue for each runtime and need that is queued in any org, and those tasks that it counts. It is for the
 // owner's transactions: behind row-level security it would pass over the tasks of other orgs one by one.
-func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, most int, now time.Time) ([]OrgQueue, error) {
+func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, slug string, most int, now time.Time) ([]OrgQueue, error) {
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE q AS (
 			(SELECT runtime, needs FROM ready ORDER BY runtime, needs LIMIT 1)
@@ -36,6 +36,7 @@ func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, most int, now time.
 			SELECT FROM workers w
 			WHERE q.runtime = ANY(w.runtimes) AND w.last_heartbeat > $2 AND w.drained_at IS NULL AND w.unfit IS NULL
 				AND (w.orgs IS NULL OR $1 = ANY(w.orgs))
+				AND coalesce(w.only_for -> (`+OperatorColumn+`) ? $4, true)
 				AND (q.needs = '`+NeedCheck+`' OR w.operators = '{}' OR q.needs = ANY(w.operators)
 					OR `+OperatorColumn+` = ANY(w.operators)))
 		FROM q CROSS JOIN LATERAL (
@@ -43,7 +44,7 @@ func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, most int, now time.
 				SELECT r.task_id FROM ready r WHERE r.runtime = q.runtime AND r.needs = q.needs AND r.org_id = $1
 				LIMIT $3) AS r) AS c
 		WHERE c.n > 0
-		ORDER BY q.runtime, q.needs`, org, now.Add(-WorkerDeadAfter), most)
+		ORDER BY q.runtime, q.needs`, org, now.Add(-WorkerDeadAfter), most, slug)
 	if err != nil {
 		return nil, fmt.Errorf("look at the queued tasks of org %s: %w", org, err)
 	}

@@ -40,6 +40,8 @@ type Scope struct {
 	// Elsewhere lists, by runtime, the operators that others run.
 	Elsewhere map[string][]string
 	NoChecks  bool
+	// Runs reports whether the claimant may run the tasks of a queue; nil: it may run all.
+	Runs func(ctx context.Context, tx pgx.Tx, q Queue) (bool, error)
 
 	// Where is one more condition on a queue q, or empty. Its arguments, Args, begin at FirstArg.
 	Where string
@@ -112,6 +114,24 @@ func (s Scope) others() (runtimes, operators []string) {
 
 // where returns the scope's own condition.
 func (s Scope) where() string { return cmp.Or(s.Where, "true") }
+
+// may returns those of some queues whose tasks the claimant may run.
+func (s Scope) may(ctx context.Context, tx pgx.Tx, queues []Queue) ([]Queue, error) {
+	if s.Runs == nil {
+		return queues, nil
+	}
+	kept := make([]Queue, 0, len(queues))
+	for _, q := range queues {
+		runs, err := s.Runs(ctx, tx, q)
+		if err != nil {
+			return nil, err
+		}
+		if runs {
+			kept = append(kept, q)
+		}
+	}
+	return kept, nil
+}
 
 // QueuesReady returns the queues of a scope that are not empty, sorted by their lanes, and the approximate number of
 // dead rows in the ready set.

@@ -42,6 +42,8 @@ type Config struct {
 	Queued []string
 	// Elsewhere lists, by runtime of this process, the operators that only workers elsewhere run.
 	Elsewhere map[string][]string
+	// Runs reports whether this process may run the tasks of a queue of its runtimes; nil: it may run all.
+	Runs func(ctx context.Context, tx pgx.Tx, q Queue) (bool, error)
 	// Weights are the shares of the classes; zero: DefaultWeights.
 	Weights Weights
 }
@@ -56,6 +58,7 @@ type Store struct {
 	observer  Observer
 	queued    []string
 	elsewhere map[string][]string
+	runs      func(context.Context, pgx.Tx, Queue) (bool, error)
 	weights   Weights
 	heads     heads
 	more      atomic.Bool  // the last claim of this process may have left tasks
@@ -73,7 +76,8 @@ const HeldBy = `w.id = l.worker_id AND w.token = l.worker_token AND w.incarnatio
 func New(c Config) *Store {
 	return &Store{
 		pool: c.Pool, wake: c.Wakeups, metrics: c.Metrics, tracing: c.Tracing, log: c.Log, observer: c.Observer,
-		queued: c.Queued, elsewhere: c.Elsewhere, weights: cmp.Or(c.Weights, DefaultWeights),
+		queued: c.Queued, elsewhere: c.Elsewhere, runs: c.Runs,
+		weights: cmp.Or(c.Weights, DefaultWeights),
 	}
 }
 

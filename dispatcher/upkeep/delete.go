@@ -94,7 +94,6 @@ func (u *Upkeep) DeleteDAG(
 
 		for _, sql := range []string{
 			`DELETE FROM sources WHERE org_id = $1 AND dag_name = $2`,
-			`DELETE FROM pauses WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM deliveries WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM delivery_marks WHERE org_id = $1 AND dag_name = $2`,
 			`DELETE FROM scheduled_events WHERE org_id = $1 AND dag_name = $2`,

@@ -66,6 +66,59 @@ func TestDeleteDAG(t *testing.T) {
 	require.Len(t, w.Read("letters_made"), 2)
 }
 
+// A pause belongs to the name: nobody sees it while there is no DAG of the name, and it is there when one comes back.
+func TestAPauseOutlivesItsDAG(t *testing.T) {
+	t.Parallel()
+	first := 1
+	for name, back := range map[string]func(w *dispatchertest.World){
+		"rollback": func(w *dispatchertest.World) {
+			_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "pair", builds.RollbackRequest{To: &first})
+			require.NoError(t, err)
+		},
+		"deploy": func(w *dispatchertest.World) { w.Deploy(dispatchertest.Pair) },
+	} {
+		for job, whole := range map[string]bool{"": true, "raw": false} {
+			t.Run(name+" "+job, func(t *testing.T) {
+				t.Parallel()
+				w := dispatchertest.NewWorld(t)
+				w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+				w.Serve(dispatchertest.Pair)
+				w.Pause("pair", job)
+				_, err := w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "pair", nil, time.Now())
+				require.NoError(t, err)
+				seen, err := w.D.Control.Pauses(t.Context(), w.Caller)
+				require.NoError(t, err)
+				require.Empty(t, seen, "there is nothing that is paused")
+
+				back(w)
+				step := func() {
+					w.Poll()
+					for range 3 {
+						w.Route()
+						w.Advance()
+						w.Work()
+					}
+				}
+				step()
+				seen, err = w.D.Control.Pauses(t.Context(), w.Caller)
+				require.NoError(t, err)
+				require.Len(t, seen, 1)
+				require.Equal(t, "a reason", seen[0].Reason)
+				before := w.Runs()
+				w.Probe.Put("raw", dispatchertest.FirstDay, "b")
+				step()
+				require.Equal(t, before, w.Runs(), "nothing runs")
+
+				require.NoError(t, w.D.Control.Resume(t.Context(), w.Caller, "pair", job, time.Now()))
+				w.Poll()
+				w.Settle()
+				require.Greater(t, w.Runs(), before)
+				require.Equal(t, whole, seen[0].Job == "")
+			})
+		}
+	}
+}
+
 // A DAG whose versions all failed or were abandoned holds names, and the list of DAGs shows it.
 func TestDeleteADAGThatNeverServed(t *testing.T) {
 	t.Parallel()

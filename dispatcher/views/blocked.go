@@ -69,13 +69,25 @@ func blockedOf(dag registry.DAG, byVersion map[uuid.UUID][]BlockedJob) []Blocked
 	return byVersion[dag.Active.ID]
 }
 
-// PausesOf lists the pauses of the caller's org, in the order of tasks.PausesOf. What people say about a pause is for
-// those who may look into what is paused.
+// PausesOf lists the pauses of the caller's org, in the order of tasks.PausesOf, without those that wait for a deleted
+// DAG to come back. What people say about a pause is for those who may look into what is paused.
 func PausesOf(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]tasks.Pause, error) {
 	pauses, err := tasks.PausesOf(ctx, tx, caller.OrgID)
 	if err != nil {
 		return nil, err
 	}
+
+	var names []string
+	for _, p := range pauses {
+		if p.DAG != "" {
+			names = append(names, p.DAG)
+		}
+	}
+	stand, err := registry.StandingDAGs(ctx, tx, caller.OrgID, names)
+	if err != nil {
+		return nil, err
+	}
+	pauses = slices.DeleteFunc(pauses, func(p tasks.Pause) bool { return p.DAG != "" && !stand[p.DAG] })
 
 	var dags, jobs []string
 	for _, p := range pauses {

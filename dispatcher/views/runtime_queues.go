@@ -33,7 +33,7 @@ const mostQueued = 20_000
 func (vs *Views) Queues(ctx context.Context, caller authz.Caller, now time.Time) ([]Queue, error) {
 	var ready []tasks.OrgQueue
 	err := pg.InTx(ctx, vs.pool, func(ctx context.Context, tx pgx.Tx) (err error) {
-		ready, err = tasks.QueuesOf(ctx, tx, caller.OrgID, mostQueued, now)
+		ready, err = tasks.QueuesOf(ctx, tx, caller.OrgID, caller.OrgSlug, mostQueued, now)
 		return err
 	})
 	if err != nil {

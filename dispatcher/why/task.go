@@ -183,16 +183,18 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 		offer, handler = needs, strings.TrimPrefix(needs, dag.Handler+":")
 	}
 
-	var workers, slots, taken, unfit int
+	var workers, slots, taken, unfit, barred int
 	var reason string
 	err = e.tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE unfit IS NULL), coalesce(sum(pool_size) FILTER (WHERE unfit IS NULL), 0),
-			coalesce(sum(current_tasks) FILTER (WHERE unfit IS NULL), 0), count(unfit), coalesce(max(unfit), '')
-		FROM workers
+		SELECT count(*) FILTER (WHERE fit), coalesce(sum(pool_size) FILTER (WHERE fit), 0),
+			coalesce(sum(current_tasks) FILTER (WHERE fit), 0), count(unfit) FILTER (WHERE may),
+			coalesce(max(unfit) FILTER (WHERE may), ''), count(*) FILTER (WHERE NOT may)
+		FROM (SELECT *, unfit IS NULL AND may AS fit FROM workers
+			CROSS JOIN LATERAL (SELECT coalesce(only_for -> $5::text ? $6::text, true) AS may) AS m) AS w
 		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL AND (orgs IS NULL OR $3 = ANY(orgs))
 			AND ($4::text = 'check' OR operators = '{}' OR $4 = ANY(operators))`,
-		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer).Scan(&workers, &slots, &taken, &unfit,
-		&reason)
+		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer, operator, job.OrgSlug).Scan(&workers,
+		&slots, &taken, &unfit, &reason, &barred)
 	if err != nil {
 		return fmt.Errorf("workers for %s: %w", p.runtime, err)
 	}
@@ -200,6 +202,14 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 	switch {
 	case workers == 0 && unfit > 0:
 		r.Because = append(r.Because, Reason{Code: WhyStorageAway, Runtime: p.runtime, Count: unfit, Detail: reason})
+	case workers == 0 && barred > 0:
+		refused := Reason{Code: WhyNotAllowed, Runtime: p.runtime, Count: barred}
+		if may, err := e.mayRead(ctx, job); err != nil {
+			return err
+		} else if may {
+			refused.Operator = operator
+		}
+		r.Because = append(r.Because, refused)
 	case workers == 0:
 		missing := Reason{Code: WhyNoWorker, Runtime: p.runtime}
 		if may, err := e.mayRead(ctx, job); err != nil {

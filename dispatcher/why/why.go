@@ -68,6 +68,7 @@ const (
 	WhyQueued      Code = "queued"
 	WhyNoWorker    Code = "no_worker"
 	WhyStorageAway Code = "storage_away"
+	WhyNotAllowed  Code = "not_allowed"
 	whyWorkersBusy Code = "workers_busy"
 	whyNotSent     Code = "not_sent"
 	WhySibling     Code = "sibling"
@@ -139,8 +140,8 @@ const (
 
 // Codes lists every code.
 var Codes = []Code{
-	WhyQueued, WhyNoWorker, WhyStorageAway, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff, WhyHandedBack,
-	WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost, WhySilent,
+	WhyQueued, WhyNoWorker, WhyStorageAway, WhyNotAllowed, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff,
+	WhyHandedBack, WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost, WhySilent,
 	WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
@@ -214,6 +215,10 @@ var taskWordings = map[Code]wording{
 	WhyNoWorker: {"a task", noWorker},
 	WhyStorageAway: {"a task", func(r Reason) string {
 		return fmt.Sprintf("no server takes tasks of the runtime %s: %s", r.Runtime, r.Detail)
+	}},
+	WhyNotAllowed: {"a task", func(r Reason) string {
+		return fmt.Sprintf("no live server may run it: an admin of the server lists the org where its config lets orgs "+
+			"use the operator%s", named(r.Operator))
 	}},
 	whyWorkersBusy: {"a task", func(r Reason) string {
 		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)

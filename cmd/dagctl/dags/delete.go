@@ -24,7 +24,8 @@ func DeleteCommand(c *cli.CLI) *cobra.Command {
 		Short: "Delete a DAG with its datasets",
 		Long: `Takes a DAG out of service: readers no longer find its datasets, its sources and timers end, and its open
 tasks are canceled. The server refuses to delete a DAG while another one reads its datasets. Until the rollback window
-has passed, "dagctl rollback DAG --to VERSION" restores it; after that gc removes its data.
+has passed, "dagctl rollback DAG --to VERSION" restores it; after that gc removes its data. Pauses stay with the names:
+what comes back by a rollback or a deploy is paused as it was.
 
 A name that the DAG took over from another one goes back to that one, if --allow-moves agrees to it.`,
 		Args: cobra.ExactArgs(1),

@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config, folders Folders, dev *authz.Dev, log *
 		func() error { return a.keys.look(ctx) },
 		func() error { return a.newIdentity(cfg) },
 		func() error { return a.newRegistry(cfg, folders) },
-		func() error { return a.newDispatcher(ctx, cfg, folders.Of) },
+		func() error { return a.newDispatcher(ctx, cfg, folders) },
 		func() error { return a.newTimersAndLogs(cfg) },
 		func() (err error) { a.Metrics, err = a.newMetrics(); return err },
 		func() error { return a.addRoutes(cfg, dev) },
@@ -208,7 +208,7 @@ func (a *App) newRegistry(cfg Config, folders Folders) (err error) {
 }
 
 // newDispatcher makes the dispatcher, with the runner that works on tasks in this process.
-func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag string) []string) error {
+func (a *App) newDispatcher(ctx context.Context, cfg Config, folders Folders) error {
 	// The scratch folder is beside the storage, so that the files a task wrote are moved and not copied.
 	scratch := filepath.Join(cfg.Storage.Root, ".scratch")
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
@@ -233,7 +233,7 @@ func (a *App) newDispatcher(ctx context.Context, cfg Config, roots func(org, dag
 
 	a.Dispatcher, err = service.New(service.Config{Config: dispatcher.Config{
 		Pool: a.pool, Requests: a.requests, Registry: a.registry, Storage: a.storage, Health: a.health, Vault: a.vault,
-		Operators: a.builtin, Runner: a.runner, Roots: roots,
+		Operators: a.builtin, Runner: a.runner, Roots: folders.Of, Only: cfg.only(folders),
 		Runtimes: cfg.RuntimeMap().Of(backends.InProcess),
 		Signer:   a.signer, BaseURL: cfg.workerBaseURL(),
 		WorkerID: a.worker, PoolSize: cfg.Workers.PoolSize, Weights: cfg.Weights.weights(),

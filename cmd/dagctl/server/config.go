@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -373,11 +374,15 @@ func (cfg *Config) OperatorOptions() operators.Options {
 // Folders are those that file sources may read.
 type Folders struct {
 	Of   func(org, dag string) []string
-	None error // of a DAG that has none; it says how to get one
+	Orgs []string // those that have any; nil: it depends on the DAG
+	None error    // of a DAG that has none; it says how to get one
 }
 
 // Folders returns the folders that the config gives to orgs.
-func (cfg *Config) Folders() Folders { return Folders{Of: cfg.Roots, None: operators.ErrNoFolders} }
+func (cfg *Config) Folders() Folders {
+	return Folders{Of: cfg.Roots, Orgs: append([]string{}, slices.Sorted(maps.Keys(cfg.FileRoots))...),
+		None: operators.ErrNoFolders}
+}
 
 // Roots returns the folders that an org's file sources may read, which are the same for all of its DAGs.
 func (cfg *Config) Roots(org, _ string) []string { return cfg.FileRoots[org] }

@@ -53,6 +53,15 @@ func OrgsOf(setting, value string) (OrgList, error) {
 	return orgs, nil
 }
 
+// only returns the orgs for which this process runs the operators that it runs for some orgs alone.
+func (cfg *Config) only(folders Folders) map[string][]string {
+	only := map[string][]string{"command": append([]string{}, cfg.Operators.AllowCommand...)}
+	if folders.Orgs != nil {
+		only["file_source"] = folders.Orgs
+	}
+	return only
+}
+
 // commandOptions say what programs may reach. The server's own files are hidden wherever they are.
 func (cfg *Config) commandOptions() operators.CommandOptions {
 	hidden := append([]string{cfg.path, cfg.Storage.Root, cfg.Secrets.KeyFile}, cfg.Tasks.KeyFiles...)
