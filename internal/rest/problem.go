@@ -71,7 +71,7 @@ func kindOf(status int) fault.Kind {
 		return fault.NotFound
 	case status == http.StatusPreconditionFailed:
 		return fault.Conflict
-	case status == http.StatusRequestTimeout:
+	case status == http.StatusRequestTimeout, status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
 		return fault.Unavailable
 	case status < 500:
 		return fault.Invalid
