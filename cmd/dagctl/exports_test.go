@@ -67,10 +67,10 @@ func TestExportsToAFolder(t *testing.T) {
 		return status.Active != nil && status.Tasks.Open() == 0, nil
 	})
 	require.NoDirExists(t, filepath.Join(exports, "shared"), "a build exports nothing")
-	require.Contains(t, must(t, env, "why", "sharing/shared"), "`dagctl invalidate DATASET --partition KEY`")
+	require.Contains(t, must(t, env, "why", "sharing/shared_days"), "`dagctl invalidate DATASET --partition KEY`")
 	for _, partition := range [][]string{nil, {"--partition", "2026-01-01"}} {
-		by := dagctl(t, env, append([]string{"run", "sharing/shared"}, partition...)...).err
-		require.Contains(t, by, "Error: sharing/shared acts outside dagctl, for what its inputs get")
+		by := dagctl(t, env, append([]string{"run", "sharing/shared_days"}, partition...)...).err
+		require.Contains(t, by, "Error: sharing/shared_days acts outside dagctl, for what its inputs get")
 		require.Contains(t, by, "Next: `dagctl invalidate DATASET --partition KEY` makes a partition of its input newer")
 	}
 	path := filepath.Join(w.roots, "readings", "2026-01-02.csv")
