@@ -71,7 +71,7 @@ func TestExportsToAFolder(t *testing.T) {
 	for _, partition := range [][]string{nil, {"--partition", "2026-01-01"}} {
 		by := dagctl(t, env, append([]string{"run", "sharing/shared_days"}, partition...)...).err
 		require.Contains(t, by, "Error: sharing/shared_days acts outside dagctl, for what its inputs get")
-		require.Contains(t, by, "Next: `dagctl invalidate DATASET --partition KEY` makes a partition of its input newer")
+		require.Contains(t, by, "Next: `dagctl invalidate DATASET --partition KEY` makes a partition of its input")
 	}
 	path := filepath.Join(w.roots, "readings", "2026-01-02.csv")
 	require.NoError(t, os.WriteFile(path, []byte("hour,celsius\n3,1.5\n4,2.5\n"), 0o600))

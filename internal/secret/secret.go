@@ -2,8 +2,8 @@
 // the text must state where it goes, and gets it only if an admin has allowed that.
 //
 // Vocabulary: a host is a destination of a secret: "api.example.com" (https on its port), "api.example.com:8443",
-// "http://box.internal:8080" (unencrypted), "*" for any that is reached with TLS, or "http://*" for any without. A grant
-// lets the program of a job have a secret: the platform cannot see where programs send it. It owns no tables.
+// "http://box.internal:8080" (unencrypted), "*" for any that is reached with TLS, or "http://*" for any without. A
+// grant lets the program of a job have a secret: the platform cannot see where programs send it. It owns no tables.
 package secret
 
 import (

@@ -137,7 +137,8 @@ func TestPostgresLoadConforms(t *testing.T) {
 	key := map[string]any{"key": []any{"id"}}
 	loads := func(name string, in operatortest.Input, table, mode string, more map[string]any) operatortest.Case {
 		return operatortest.Case{Name: name, Config: with(w.Front, table, mode, more), Inputs: []operatortest.Input{in},
-			Outputs: []string{}, Secrets: map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"http://*"})}}
+			Outputs: []string{},
+			Secrets: map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"http://*"})}}
 	}
 	fails := func(c operatortest.Case, message string) operatortest.Case {
 		c.Name, c.Fails, c.Permanent = message, message, true

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
@@ -31,8 +30,8 @@ func runNow(
 	switch {
 	case detail.Source == "" && external(detail):
 		return true, fault.New(fault.Invalid, "%s/%s acts outside dagctl, for what its inputs get", dag, job).
-			WithHint("`dagctl invalidate DATASET --partition KEY` makes a partition of its input newer, and it runs for " +
-				"that, as all readers do")
+			WithHint("`dagctl invalidate DATASET --partition KEY` makes a partition of its input newer, and it runs " +
+				"for that, as all readers do")
 	case sources.Readable(detail.Source) && asked && partition != "":
 		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case sources.Readable(detail.Source):
@@ -52,7 +51,7 @@ func runNow(
 // external reports whether a job does something outside, which nothing does again at will. Jobs whose definition the
 // caller may not see count as others.
 func external(job views.JobDetail) bool {
-	return job.Definition != nil && job.Definition.Effect == string(dag.EffectExternal)
+	return job.Definition != nil && job.Definition.Effect == "external"
 }
 
 // readNow makes a source due at once.
