@@ -255,7 +255,7 @@ func (v *Vault) checkUnused(ctx context.Context, tx pgx.Tx, caller Caller, name 
 type Binding struct {
 	AddJobs     []string `json:"add_jobs,omitempty" maxItems:"200" doc:"DAG/JOB, or DAG for a DAG's notifications"`
 	RemoveJobs  []string `json:"remove_jobs,omitempty" maxItems:"200"`
-	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"HOST, HOST:PORT, http://HOST:PORT or *"`
+	AddHosts    []string `json:"add_hosts,omitempty" maxItems:"200" doc:"HOST, HOST:PORT, http://HOST:PORT, * for any host with TLS, or http://* for any without"`
 	RemoveHosts []string `json:"remove_hosts,omitempty" maxItems:"200"`
 
 	AddPrograms    []string `json:"add_programs,omitempty" maxItems:"200" doc:"DAG/JOB@PROGRAM, or DAG/JOB as it is now"`

@@ -73,6 +73,20 @@ func TestOpenAPIExamples(t *testing.T) {
 	example := body.(map[string]any)["yaml"].(string)
 	_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(example)}, catalog(t))
 	assert.Empty(t, problems, "the example of a deploy")
+
+	// What a schema cannot say, such as that a first partition is one.
+	sent := func(path string) map[string]any {
+		return document.Paths[path]["post"].RequestBody.Content["application/json"].Example.(map[string]any)
+	}
+	for _, path := range []string{"/v1/dags/{dag}/backfills", "/v1/datasets/{name}/invalidate",
+		"/v1/datasets/{name}/purge"} {
+		first, last := sent(path)["from"].(string), sent(path)["to"].(string)
+		precedes, err := dag.Partitioning{Kind: dag.ByTime, Unit: dag.Day}.Precedes(first, last)
+		assert.NoError(t, err, path)
+		assert.True(t, precedes, path)
+	}
+	assert.Equal(t, "cron", sent("/v1/scheduled-events")["repeat"], "which its schedule needs")
+	assert.NotRegexp(t, `FROM \w+\.`, sent("/v1/query")["sql"], "names of relations have no dots")
 }
 
 // TestClientsOfTheAPI makes the clients of the page, and deploys with them.

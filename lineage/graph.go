@@ -125,8 +125,8 @@ type Node struct {
 // Edge says that a job reads From and makes To. Where one of them is hidden, it says nothing of the job, and nothing of
 // the hidden one's columns.
 type Edge struct {
-	From           string    `json:"from" doc:"A node"`
-	To             string    `json:"to" doc:"A node"`
+	From           string    `json:"from" doc:"A node" example:"flights.raw"`
+	To             string    `json:"to" doc:"A node" example:"flights.daily"`
 	DAG            string    `json:"dag,omitempty" doc:"Of the job"`
 	Namespace      string    `json:"namespace,omitempty" doc:"Of the job, if it is outside"`
 	Job            string    `json:"job,omitempty"`

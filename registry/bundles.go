@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -243,6 +244,7 @@ func valid(r *zip.Reader) error {
 			dag.MaxUDFFiles)
 	}
 
+	names := entries{}
 	for _, f := range r.File {
 		name := f.Name
 		if n := len(name); n > 0 && name[n-1] == '/' {
@@ -260,6 +262,45 @@ func valid(r *zip.Reader) error {
 			return fault.New(fault.Invalid,
 				"%s in the archive is a link or a device; only files and folders are allowed", f.Name)
 		}
+		if err := names.add(name, f.Mode().IsDir()); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// entries has the names in an archive, and whether each is a folder that has an entry of its own. Folders above others
+// need none.
+type entries map[string]entry
+
+type entry struct{ folder, listed bool }
+
+// add returns an error if a name is there twice, or is both a file and a folder: programs that unpack the archive would
+// not agree about what is in it.
+func (e entries) add(name string, folder bool) error {
+	before, known := e[name]
+	switch {
+	case known && before.folder != folder:
+		return bothFileAndFolder(name)
+	case known && before.listed:
+		return fault.New(fault.Invalid, "the archive has %s twice", name).
+			WithHint("pack it anew, each file once")
+	}
+	e[name] = entry{folder: folder, listed: true}
+
+	for above := path.Dir(name); above != "."; above = path.Dir(above) {
+		before, known := e[above]
+		if known && !before.folder {
+			return bothFileAndFolder(above)
+		}
+		if !known {
+			e[above] = entry{folder: true}
+		}
+	}
+	return nil
+}
+
+func bothFileAndFolder(name string) error {
+	return fault.New(fault.Invalid, "the archive has %s as a file and as a folder", name).
+		WithHint("pack it anew, with one of the two under another name")
 }

@@ -10,6 +10,24 @@ import (
 	"github.com/dagctl/dagctl/dag"
 )
 
+func TestUnzipNamesWhatIsThereTwice(t *testing.T) {
+	t.Parallel()
+	for second, says := range map[string]string{
+		"code/main.py":   "the archive has code/main.py twice",
+		"code/main.py/x": "the archive has code/main.py as a file and as a folder",
+	} {
+		var archive bytes.Buffer
+		w := zip.NewWriter(&archive)
+		for _, name := range []string{"code/", "code/main.py", second} {
+			_, err := w.Create(name)
+			require.NoError(t, err)
+		}
+		require.NoError(t, w.Close())
+		_, err := unzip(archive.Bytes())
+		require.EqualError(t, err, says)
+	}
+}
+
 // An archive is refused, or is a bundle within its limits that reaches workers without any change.
 func FuzzUnzip(f *testing.F) {
 	var seed bytes.Buffer

@@ -19,7 +19,7 @@ import (
 type TimerChange struct {
 	Local    *string         `json:"target_timestamp_local,omitempty" maxLength:"30"`
 	Timezone *string         `json:"target_timezone,omitempty" maxLength:"100"`
-	Repeat   *string         `json:"repeat,omitempty" enum:"none,yearly,cron"`
+	Repeat   *string         `json:"repeat,omitempty" enum:"none,yearly,cron" example:"cron"`
 	Schedule *string         `json:"schedule,omitempty" maxLength:"100"`
 	Group    *string         `json:"group,omitempty" maxLength:"200"`
 	Payload  json.RawMessage `json:"delivery_payload,omitempty"`

@@ -29,7 +29,7 @@ type NewTimer struct {
 	Group          string          `json:"group,omitempty" maxLength:"200" doc:"Such as a user"`
 	Local          string          `json:"target_timestamp_local,omitempty" maxLength:"30" doc:"Local time in the zone"`
 	Timezone       string          `json:"target_timezone" maxLength:"100" example:"Europe/Berlin"`
-	Repeat         string          `json:"repeat,omitempty" enum:"none,yearly,cron"`
+	Repeat         string          `json:"repeat,omitempty" enum:"none,yearly,cron" example:"cron"`
 	Schedule       string          `json:"schedule,omitempty" maxLength:"100" doc:"Five fields or @daily, ..."`
 	IdempotencyKey string          `json:"idempotency_key,omitempty" maxLength:"255" doc:"One timer per key"`
 	Payload        json.RawMessage `json:"delivery_payload,omitempty" doc:"The payload of its tasks"`

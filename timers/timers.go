@@ -66,7 +66,7 @@ type Timer struct {
 	UTC            time.Time       `json:"target_timestamp_utc" doc:"When it fires next"`
 	Local          string          `json:"target_timestamp_local" doc:"The same, in target_timezone"`
 	Timezone       string          `json:"target_timezone" example:"Europe/Berlin"`
-	Repeat         string          `json:"repeat" enum:"none,yearly,cron"`
+	Repeat         string          `json:"repeat" enum:"none,yearly,cron" example:"cron"`
 	Schedule       string          `json:"schedule,omitempty" doc:"For repeat cron"`
 	ExecutedAt     *time.Time      `json:"executed_at,omitempty" doc:"When it fired last"`
 	Task           *TimerTask      `json:"task,omitempty" doc:"Of the last occurrence, as long as it is kept"`

@@ -67,6 +67,12 @@ func TestExportsToAFolder(t *testing.T) {
 		return status.Active != nil && status.Tasks.Open() == 0, nil
 	})
 	require.NoDirExists(t, filepath.Join(exports, "shared"), "a build exports nothing")
+	require.Contains(t, must(t, env, "why", "sharing/shared_days"), "`dagctl invalidate DATASET --partition KEY`")
+	for _, partition := range [][]string{nil, {"--partition", "2026-01-01"}} {
+		by := dagctl(t, env, append([]string{"run", "sharing/shared_days"}, partition...)...).err
+		require.Contains(t, by, "Error: sharing/shared_days acts outside dagctl, for what its inputs get")
+		require.Contains(t, by, "Next: `dagctl invalidate DATASET --partition KEY` makes a partition of its input")
+	}
 	path := filepath.Join(w.roots, "readings", "2026-01-02.csv")
 	require.NoError(t, os.WriteFile(path, []byte("hour,celsius\n3,1.5\n4,2.5\n"), 0o600))
 	shared := filepath.Join(exports, "shared", "readings", "day=2026-01-02")

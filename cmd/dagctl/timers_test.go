@@ -96,6 +96,9 @@ func TestTimersAndWebhooksOnARealServer(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, send("hunter23", "m2", `{}`))
 	require.Equal(t, http.StatusUnprocessableEntity, send("hunter22", "m3", `{`))
 	require.Equal(t, http.StatusRequestEntityTooLarge, send("hunter22", "m4", `"`+strings.Repeat("x", 2<<20)+`"`))
+	require.Equal(t, http.StatusRequestEntityTooLarge, send("hunter22", "m5", "{}"+strings.Repeat(" ", 1<<20-1)))
+	require.Equal(t, http.StatusNotFound, send("hunter23", "m6", "{}"+strings.Repeat(" ", 1<<20-2)),
+		"all of it is read")
 	eventually(t, "both tasks are done", func() (bool, error) {
 		done := map[string]int{}
 		for _, task := range w.tasks(t) {

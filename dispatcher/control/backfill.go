@@ -201,7 +201,7 @@ func (req BackfillRequest) check(job *registry.Job, now time.Time) error {
 
 	switch {
 	case len(job.Outputs) == 0 || job.Def.Effect == dag.EffectExternal:
-		return fault.New(fault.Invalid, "it acts outside dagctl, which no backfill does").
+		return fault.New(fault.Invalid, "%s acts outside dagctl, which no backfill does", job.Address()).
 			WithHint("`dagctl invalidate` makes a partition of its input newer, and it runs for that, as all " +
 				"readers do")
 	case job.Def.Splits():

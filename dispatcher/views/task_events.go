@@ -19,8 +19,8 @@ type TaskEvent struct {
 	ID      uuid.UUID       `json:"id"`
 	At      time.Time       `json:"at"`
 	Attempt int             `json:"attempt"`
-	From    string          `json:"from,omitempty"`
-	To      string          `json:"to"`
+	From    string          `json:"from,omitempty" example:"Queued"`
+	To      string          `json:"to" example:"Running"`
 	Actor   string          `json:"actor"`
 	State   string          `json:"state,omitempty"`
 	Detail  json.RawMessage `json:"detail,omitempty"`

@@ -78,6 +78,14 @@ func (e *explainer) notBrought(ctx context.Context, job *registry.Job, key strin
 	return e.source(ctx, job, key)
 }
 
+// doneAgain returns the command by which a job that acts outside does its work for what was there before it.
+func doneAgain(job *registry.Job) string {
+	if job.Def.Effect != dag.EffectExternal {
+		return ""
+	}
+	return "dagctl invalidate DATASET --partition KEY"
+}
+
 // withheld says what keeps the newest revision of a job's output partition from its readers.
 func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string) (reasons []Reason, err error) {
 	for i, o := range job.Outputs {
@@ -190,7 +198,7 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 		if explained {
 			return nil, nil
 		}
-		r.Code = whyUpToDate
+		r.Code, r.Command = whyUpToDate, doneAgain(t.Job)
 		if r.Because, err = e.deadBehind(ctx, t.Job, wants[0]); err != nil {
 			return nil, err
 		}
@@ -483,7 +491,7 @@ func (e *explainer) targets(
 	}
 
 	if len(reasons) == 0 && !busy {
-		r := Reason{Code: whyUpToDate}
+		r := Reason{Code: whyUpToDate, Command: doneAgain(job)}
 		if len(all) == 0 {
 			r.Code = whyNotFed
 			r.Because, err = e.unfed(ctx, job)

@@ -312,6 +312,10 @@ var dataWordings = map[Code]wording{
 		if len(r.Because) > 0 {
 			return "it is up to date with what its inputs have, and a task that would bring them more is dead"
 		}
+		if r.Command != "" {
+			return "it has nothing to do: it acts on what its inputs get once it is deployed, and on what they had " +
+				"before only when `" + r.Command + "` makes that newer"
+		}
 		return "it is up to date with its inputs"
 	}},
 	whyBadRows: {"something", func(r Reason) string {

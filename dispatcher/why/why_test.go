@@ -413,6 +413,33 @@ func TestWhyABuildDoesNotServe(t *testing.T) {
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 }
 
+// A job that acts outside says what it leaves out.
+func TestWhatActsOutsideNamesWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(`
+name: mail
+jobs:
+  - name: load
+    operator: hook
+    source: { kind: manual }
+    partition_by: key
+    config: { tag: l }
+  - name: sent
+    operator: act
+    inputs: [{ from: { job: load } }]
+    execution_strategy: PerPartition
+    outputs: 0
+    config: { tag: s }
+`)
+	w.Enqueue("load", dispatcher.EnqueueItem{Partition: "a"})
+	w.Settle()
+	why := w.WhyJob("mail", "sent")
+	require.Equal(t, []string{"up_to_date"}, dispatchertest.CodesIn(why.Reasons))
+	require.Equal(t, "dagctl invalidate DATASET --partition KEY", why.Reasons[0].Command)
+	require.Contains(t, why.Reasons[0].Text, "on what they had before only when `dagctl invalidate")
+}
+
 // What is up to date with its inputs says so, and names the dead task that would have brought them more.
 func TestUpToDateNamesDeadInputs(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -71,7 +72,7 @@ func kindOf(status int) fault.Kind {
 		return fault.NotFound
 	case status == http.StatusPreconditionFailed:
 		return fault.Conflict
-	case status == http.StatusRequestTimeout:
+	case status == http.StatusRequestTimeout, status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
 		return fault.Unavailable
 	case status < 500:
 		return fault.Invalid
@@ -95,7 +96,7 @@ func ProblemOf(err error) *Problem {
 		}
 	case errors.As(err, &tooLarge):
 		p.Status, p.Detail = http.StatusRequestEntityTooLarge,
-			"the request's body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
+			largerThan(tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long",
 			"try again, or ask for less at once; /readyz says whether the database answers"
@@ -118,6 +119,10 @@ func ProblemOf(err error) *Problem {
 		p.header = http.Header{"Retry-After": {strconv.FormatInt(seconds, 10)}}
 	}
 	return p
+}
+
+func largerThan(limit int64) string {
+	return fmt.Sprintf("the request's body is larger than %d bytes", limit)
 }
 
 // unclassified returns the detail and the hint for errors that are not classified.
@@ -205,6 +210,11 @@ var useProblems = sync.OnceFunc(func() {
 func newProblem(ctx context.Context, status int, msg string, errs []error) *Problem {
 	if status == http.StatusInternalServerError && msg == "cannot read request body" { // huma blames the server
 		status, msg = http.StatusBadRequest, "the request's body was cut off or is broken"
+	}
+	if limit := 0; status == http.StatusRequestEntityTooLarge {
+		if _, err := fmt.Sscanf(msg, "request body is too large limit=%d bytes", &limit); err == nil {
+			msg = largerThan(int64(limit) - 1) // see Register
+		}
 	}
 	p := &Problem{Status: status, Detail: msg}
 	for _, err := range errs {

@@ -114,6 +114,9 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 	if op.MaxBodyBytes == 0 {
 		op.MaxBodyBytes = DefaultMaxBody
 	}
+	if op.MaxBodyBytes > 0 {
+		op.MaxBodyBytes++ // huma refuses a body of as many bytes
+	}
 
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}

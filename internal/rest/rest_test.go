@@ -187,6 +187,8 @@ func TestHostileBodies(t *testing.T) {
 			[]fault.Problem{{Location: "body", Message: `the body: line 2, column 13: the field "count" appears twice`}}},
 		{"a backslash and u0000", `{"name":"a\\u0000b","count":1}`, 200, nil},
 		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), 400, nil},
+		{"as large as may be", `{"name":"ab","count":1}` + strings.Repeat(" ", DefaultMaxBody-23), 200, nil},
+		{"a byte too large", `{"name":"ab","count":1}` + strings.Repeat(" ", DefaultMaxBody-22), 413, nil},
 		{"too large", `{"name":"` + strings.Repeat("x", DefaultMaxBody) + `","count":1}`, 413, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -199,6 +201,9 @@ func TestHostileBodies(t *testing.T) {
 			require.NotContains(t, w.Body.String(), "secret", "values are not echoed")
 
 			p := problemIn(t, w)
+			if tc.status == 413 {
+				require.Equal(t, "the request's body is larger than 1048576 bytes", p.Detail)
+			}
 			if tc.errors != nil {
 				require.ElementsMatch(t, tc.errors, p.Errors)
 			}

@@ -2,8 +2,8 @@
 // the text must state where it goes, and gets it only if an admin has allowed that.
 //
 // Vocabulary: a host is a destination of a secret: "api.example.com" (https on its port), "api.example.com:8443",
-// "http://box.internal:8080" (unencrypted), or "*" for any. A grant lets the program of a job have a secret: the
-// platform cannot see where programs send it. It owns no tables.
+// "http://box.internal:8080" (unencrypted), "*" for any that is reached with TLS, or "http://*" for any without. A
+// grant lets the program of a job have a secret: the platform cannot see where programs send it. It owns no tables.
 package secret
 
 import (
@@ -13,13 +13,17 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
-// Anywhere is the host that allows every destination.
-const Anywhere = "*"
+// Anywhere is the host that allows every destination with TLS, and anywhereClear that for those without.
+const (
+	Anywhere      = "*"
+	anywhereClear = "http://*"
+)
 
 const mask = "[secret]"
 
@@ -114,8 +118,11 @@ func origin(u *url.URL) string {
 }
 
 func matches(host string, u *url.URL) bool {
-	if host == Anywhere {
-		return true
+	switch host {
+	case Anywhere:
+		return u.Scheme == "https"
+	case anywhereClear:
+		return u.Scheme == "http"
 	}
 	scheme, port := "https", "443"
 	if rest, ok := strings.CutPrefix(host, "http://"); ok {
@@ -140,11 +147,19 @@ var hostForm = regexp.MustCompile(
 
 // ValidHost returns an error if a text is not a host that a secret can be bound to.
 func ValidHost(host string) error {
-	if host == Anywhere || hostForm.MatchString(host) {
+	if host == Anywhere || host == anywhereClear {
 		return nil
 	}
+	if form := hostForm.FindStringSubmatch(host); form != nil {
+		port, err := strconv.ParseUint(strings.TrimPrefix(form[len(form)-1], ":"), 10, 16)
+		if form[len(form)-1] == "" || err == nil && port > 0 {
+			return nil
+		}
+		return fault.New(fault.Invalid, "%q has no port that there is", host).WithHint("ports are 1 to 65535")
+	}
 	return fault.New(fault.Invalid, "%q is not a host", host).
-		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or *")
+		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or * for any " +
+			"host with TLS")
 }
 
 // WrittenOut is what is said of a secret that is text where it has to be {secret: NAME}; what says what it is.

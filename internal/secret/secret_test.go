@@ -48,7 +48,11 @@ func TestHostsOfAValue(t *testing.T) {
 		{[]string{"http://box.internal:8080"}, "https://box.internal:8080/", false},
 		{[]string{"http://[::1]:80"}, "http://[::1]/", true},
 		{[]string{"a.example.com", "b.example.com"}, "https://b.example.com", true},
-		{[]string{"*"}, "http://anything/", true},
+		{[]string{"*"}, "https://anything/", true},
+		{[]string{"*"}, "https://anything:8443/", true},
+		{[]string{"*"}, "http://anything/", false},
+		{[]string{"http://*"}, "http://anything:8080/", true},
+		{[]string{"http://*"}, "https://anything/", false},
 	} {
 		u, err := url.Parse(tc.url)
 		require.NoError(t, err)
@@ -73,7 +77,8 @@ func TestHostsOfAValue(t *testing.T) {
 	text, err := New("key", "hunter2", nil).Granted().ForProgram("d/j")
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", text)
-	for _, bad := range []string{"", "https://x", "x/y", "x y", "*.example.com", "user@x", "x:port", "ftp://x"} {
+	for _, bad := range []string{"", "https://x", "x/y", "x y", "*.example.com", "user@x", "x:port", "ftp://x",
+		"x:65536", "http://x:99999", "x:0", "https://*", "*:8443"} {
 		require.Error(t, ValidHost(bad), bad)
 	}
 }

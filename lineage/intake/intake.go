@@ -33,7 +33,7 @@ type Intake struct {
 
 // Take stores what an event says. Events come at least once and in any order, which changes nothing.
 func (t *Intake) Take(ctx context.Context, caller authz.Caller, body []byte) error {
-	event, err := openlineage.Receive(body)
+	event, err := openlineage.Receive(body, clock.Now())
 	if err != nil || event == nil {
 		return err
 	}

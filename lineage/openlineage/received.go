@@ -2,7 +2,9 @@ package openlineage
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +53,7 @@ var types = []Type{Start, "RUNNING", Complete, Abort, Fail, "OTHER"}
 // sent is the part of an event that is read. Facets that are not named here are ignored.
 type sent struct {
 	EventType Type                    `json:"eventType"`
-	EventTime *time.Time              `json:"eventTime"`
+	EventTime *string                 `json:"eventTime"`
 	Run       *struct{ RunID string } `json:"run"`
 	Job       *lineage.Outside        `json:"job"`
 	Dataset   json.RawMessage         `json:"dataset"` // of an event of a dataset alone
@@ -76,11 +78,11 @@ type sentDataset struct {
 }
 
 // Receive reads an event: a RunEvent or a JobEvent of the specification, of any version until 2-0-2. It returns nil for
-// an event of a dataset alone, which says nothing about lineage.
-func Receive(body []byte) (*Received, error) {
+// an event of a dataset alone, which says nothing about lineage. The event came at now.
+func Receive(body []byte, now time.Time) (*Received, error) {
 	var s sent
 	if err := json.Unmarshal(body, &s); err != nil {
-		return nil, fault.New(fault.Invalid, "the body is no OpenLineage event: %w", err)
+		return nil, unreadable(err)
 	}
 	if s.Job == nil && len(s.Dataset) > 0 {
 		return nil, nil
@@ -96,7 +98,11 @@ func Receive(body []byte) (*Received, error) {
 		return nil, fault.New(fault.Invalid, "eventType is %q", s.EventType).
 			WithHint("one of START, RUNNING, COMPLETE, ABORT, FAIL, OTHER")
 	}
-	r.At, r.Job = *s.EventTime, *s.Job
+	r.Job = *s.Job
+	var err error
+	if r.At, err = eventTime(*s.EventTime, now); err != nil {
+		return nil, err
+	}
 	if s.Run != nil {
 		id, err := uuid.Parse(s.Run.RunID)
 		if err != nil || id == uuid.Nil {
@@ -108,7 +114,6 @@ func Receive(body []byte) (*Received, error) {
 	if err := named("job", r.Job); err != nil {
 		return nil, err
 	}
-	var err error
 	if r.Inputs, err = received("inputs", s.Inputs); err != nil {
 		return nil, err
 	}
@@ -120,6 +125,48 @@ func Receive(body []byte) (*Received, error) {
 			mostPairs).WithHint("tell of each step of the job as a job of its own")
 	}
 	return r, nil
+}
+
+// unreadable says in terms of JSON why a body is no event.
+func unreadable(err error) error {
+	wrong, wants := (*json.UnmarshalTypeError)(nil), "an object"
+	if !errors.As(err, &wrong) {
+		return fault.New(fault.Invalid, "the body is no OpenLineage event: it is not JSON").
+			WithHint("send one RunEvent or JobEvent as a JSON object")
+	}
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		wants = "text"
+	case reflect.Slice:
+		wants = "an array"
+	}
+
+	is, _, _ := strings.Cut(wrong.Value, " ") // a number stands behind its kind
+	is = map[string]string{"string": "text", "bool": "true or false", "array": "an array", "object": "an object",
+		"number": "a number"}[is]
+	field := strings.ReplaceAll(wrong.Field, "Outside.", "")
+	if field == "" {
+		field = "it"
+	}
+	return fault.New(fault.Invalid, "the body is no OpenLineage event: %s is %s, not %s", field, is, wants).
+		WithHint("send one RunEvent or JobEvent as a JSON object")
+}
+
+// ahead is how far the time of an event may be in the future, as clocks differ; until it has come, the event counts as
+// one of now. A later time is a mistake.
+const ahead = 24 * time.Hour
+
+func eventTime(text string, now time.Time) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	switch {
+	case err != nil:
+		return at, fault.New(fault.Invalid, "eventTime %.40q is no time", text).
+			WithHint("write it as RFC 3339 has it, such as 2026-01-31T12:00:00Z")
+	case at.After(now.Add(ahead)):
+		return at, fault.New(fault.Invalid, "eventTime %s is more than a day ahead", text).
+			WithHint("send the time of the event; check the clock of the machine that sends it")
+	}
+	return at, nil
 }
 
 func missing(field string) error {

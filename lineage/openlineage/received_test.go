@@ -27,9 +27,12 @@ const sparkEvent = `{"eventType": "COMPLETE", "eventTime": "2026-11-01T10:00:00.
 		"old": {"inputFields": [{"namespace": "s3://raw", "name": "orders", "field": "x"}],
 			"transformationType": "IDENTITY"}}}}}]}`
 
+// received is when the events of tests come.
+var received = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
 func TestReceive(t *testing.T) {
 	t.Parallel()
-	got, err := openlineage.Receive([]byte(sparkEvent))
+	got, err := openlineage.Receive([]byte(sparkEvent), received)
 	require.NoError(t, err)
 	orders := lineage.Outside{Namespace: "s3://raw", Name: "orders"}
 	require.Equal(t, openlineage.Complete, got.Type)
@@ -44,12 +47,12 @@ func TestReceive(t *testing.T) {
 	require.True(t, got.Done())
 
 	job, err := openlineage.Receive([]byte(`{"eventTime": "2026-11-01T10:00:00Z",
-		"job": {"namespace": "bi", "name": "n"}, "inputs": [{"namespace": "a", "name": "b"}]}`))
+		"job": {"namespace": "bi", "name": "n"}, "inputs": [{"namespace": "a", "name": "b"}]}`), received)
 	require.NoError(t, err)
 	require.True(t, job.Done(), "an event of a job says what is so")
 
 	dataset, err := openlineage.Receive([]byte(`{"eventTime": "2026-11-01T10:00:00Z",
-		"dataset": {"namespace": "a", "name": "b"}}`))
+		"dataset": {"namespace": "a", "name": "b"}}`), received)
 	require.NoError(t, err)
 	require.Nil(t, dataset)
 }
@@ -59,12 +62,18 @@ func TestReceiveRefusesWhatIsNoEvent(t *testing.T) {
 	event := func(change ...string) string { return strings.NewReplacer(change...).Replace(sparkEvent) }
 	many := strings.Repeat(`{"namespace": "a", "name": "b"},`, lineage.MaxEnds)
 	for body, says := range map[string]string{
-		``:                                      "no OpenLineage event",
-		`[]`:                                    "no OpenLineage event",
+		``:                                      "the body is no OpenLineage event: it is not JSON",
+		`{"eventTime": }`:                       "the body is no OpenLineage event: it is not JSON",
+		`[]`:                                    "the body is no OpenLineage event: it is an array, not an object",
+		`{"job": 3}`:                            "job is a number, not an object",
+		`{"eventTime": 12}`:                     "eventTime is a number, not text",
+		event(`"s3://lake"`, `[]`):              "outputs.namespace is an array, not text",
 		`null`:                                  "no eventTime",
 		`{"eventTime": "2026-11-01T10:00:00Z"}`: "no job",
 		event(`"eventTime"`, `"then"`):          "no eventTime",
-		event(`2026-11-01T10`, `yesterday`):     "no OpenLineage event",
+		event(`2026-11-01T10`, `yesterday`):     `eventTime "yesterday:00:00.000Z" is no time`,
+		event(`2026-11-01T10`, `2026-11-03T10`): "eventTime 2026-11-03T10:00:00.000Z is more than a day ahead",
+		event(`2026-11-01T10`, `9999-11-03T10`): "is more than a day ahead",
 		event(`"COMPLETE"`, `"DONE"`):           `eventType is "DONE"`,
 		event(`019a3f1e-0000`, `x`):             "is no UUID",
 		event(`"app.join"`, `""`):               "job.name is not a text",
@@ -74,15 +83,17 @@ func TestReceiveRefusesWhatIsNoEvent(t *testing.T) {
 		event(`"order_id"`, `"a\u0000b"`):                                 "names a column",
 		event(`"total"`, `""`):                                            "names a column",
 	} {
-		_, err := openlineage.Receive([]byte(body))
+		_, err := openlineage.Receive([]byte(body), received)
 		require.ErrorContains(t, err, says, body)
+		require.NotContains(t, err.Error(), "Go ")
+		require.NotContains(t, err.Error(), "json:")
 	}
 }
 
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte(sparkEvent))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := openlineage.Receive(body)
+		got, err := openlineage.Receive(body, received)
 		if err == nil && got != nil {
 			require.NotEmpty(t, got.Job.Name)
 			require.LessOrEqual(t, len(got.Inputs), lineage.MaxEnds)

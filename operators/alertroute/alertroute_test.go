@@ -89,9 +89,9 @@ func TestConforms(t *testing.T) {
 	sends := func(name, path, query, result string) operatortest.Case {
 		c := operatortest.Case{Name: name, Deliveries: ledger, Outputs: []string{},
 			Inputs: []operatortest.Input{{As: "alerts", Query: query}},
-			Secrets: map[string]secret.Value{"TOKEN": secret.New("TOKEN", "token-of-it", []string{"*"}),
-				"URL": secret.New("URL", server.URL+path+"#sixteen-characters", []string{"*"}),
-				"BAD": secret.New("BAD", "no url at all", []string{"*"})},
+			Secrets: map[string]secret.Value{"TOKEN": secret.New("TOKEN", "token-of-it", []string{"http://*"}),
+				"URL": secret.New("URL", server.URL+path+"#sixteen-characters", []string{"http://*"}),
+				"BAD": secret.New("BAD", "no url at all", []string{"http://*"})},
 			Config: map[string]any{"routes": []any{map[string]any{"to": []any{"r"}}}, "receivers": map[string]any{
 				"r": map[string]any{"url": map[string]any{"secret": "URL"},
 					"headers": map[string]any{"X-Token": map[string]any{"secret": "TOKEN"}}}}},

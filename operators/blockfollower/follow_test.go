@@ -257,7 +257,7 @@ func TestSecretsGoToTheNode(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Forbidden), "%v", err)
 	require.Nil(t, n.header.Load())
 
-	w.secrets = map[string]secret.Value{"NODE": secret.New("NODE", "hunter22", []string{"*"})}
+	w.secrets = map[string]secret.Value{"NODE": secret.New("NODE", "hunter22", []string{"http://*"})}
 	require.Equal(t, []string{"0-4"}, w.follow())
 	require.Equal(t, "hunter22", n.header.Load().Get("X-Token"))
 }

@@ -44,7 +44,7 @@ func TestParquetExportConforms(t *testing.T) {
 	}
 	exports := func(name string, config fields, in operatortest.Input) operatortest.Case {
 		return operatortest.Case{Name: name, Config: config, Inputs: []operatortest.Input{in}, Outputs: []string{},
-			Secrets: map[string]secret.Value{"S3": secret.New("S3", s.SecretAccessKey, []string{"*"})}}
+			Secrets: map[string]secret.Value{"S3": secret.New("S3", s.SecretAccessKey, []string{"http://*"})}}
 	}
 	fails := func(c operatortest.Case, permanent bool) operatortest.Case {
 		c.Fails, c.Permanent = c.Name, permanent

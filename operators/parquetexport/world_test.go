@@ -89,7 +89,7 @@ func (w *world) task(t *testing.T, key string, revision int64, query string, mor
 		InputFiles: [][]string{{local}}, Scratch: t.TempDir(), Progress: func(int, string) {},
 		Log: slog.New(slog.DiscardHandler)}
 	if w.server != nil {
-		task.Secrets = map[string]secret.Value{"S3": secret.New("S3", w.server.SecretAccessKey, []string{"*"})}
+		task.Secrets = map[string]secret.Value{"S3": secret.New("S3", w.server.SecretAccessKey, []string{"http://*"})}
 	}
 	return task
 }

@@ -103,7 +103,7 @@ func (w *target) task(t *testing.T, key string, revision int64, query string, co
 	task := &operators.Task{
 		Assignment: operators.Assignment{TaskID: uuid.Must(uuid.NewV7()), Attempt: 1, OrgSlug: "acme", DAG: "d",
 			Job: "j", Config: config,
-			Secrets:   map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"*"})},
+			Secrets:   map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"http://*"})},
 			Partition: &operators.PartitionRange{Key: key}, Inputs: []operators.AssignedInput{input}},
 		InputFiles: [][]string{{file}}, Scratch: t.TempDir(), Progress: func(int, string) {},
 		Log: slog.New(slog.DiscardHandler)}
@@ -137,7 +137,8 @@ func TestPostgresLoadConforms(t *testing.T) {
 	key := map[string]any{"key": []any{"id"}}
 	loads := func(name string, in operatortest.Input, table, mode string, more map[string]any) operatortest.Case {
 		return operatortest.Case{Name: name, Config: with(w.Front, table, mode, more), Inputs: []operatortest.Input{in},
-			Outputs: []string{}, Secrets: map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"*"})}}
+			Outputs: []string{},
+			Secrets: map[string]secret.Value{"PG": secret.New("PG", w.Password, []string{"http://*"})}}
 	}
 	fails := func(c operatortest.Case, message string) operatortest.Case {
 		c.Name, c.Fails, c.Permanent = message, message, true

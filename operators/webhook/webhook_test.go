@@ -88,7 +88,7 @@ func TestConforms(t *testing.T) {
 	sends := func(name, path string, in operatortest.Input, result string, more ...any) operatortest.Case {
 		c := operatortest.Case{Name: name, Config: map[string]any{"url": server.URL + path, "key": []any{"id"}},
 			Inputs: []operatortest.Input{in}, Deliveries: ledger,
-			Secrets: map[string]secret.Value{"KEY": secret.New("KEY", "sixteen-characters", []string{"*"})},
+			Secrets: map[string]secret.Value{"KEY": secret.New("KEY", "sixteen-characters", []string{"http://*"})},
 			Check:   func(t *testing.T, r operators.Result) { require.JSONEq(t, result, string(r.Result)) }}
 		for i := 0; i < len(more); i += 2 {
 			c.Config[more[i].(string)] = more[i+1]

@@ -121,11 +121,12 @@ func secretsBindCommand(c *cli.CLI) *cobra.Command {
 		Use:   "bind NAME [--job DAG/JOB] [--host HOST] [--program DAG/JOB]",
 		Short: "Choose which jobs may use a secret, and who may get it",
 		Long: `Binds a secret to jobs, each as DAG/JOB, or to a DAG's notifications, as DAG. Requests carry the secret
-only to hosts that it is bound to: api.example.com, api.example.com:8443, or http://box.internal:8080 for a host without
-TLS. Programs can send it anywhere, whatever the hosts are, so the command operator and functions of workers get it only
-if --program grants it to the program of their job. The grant holds for the program that the job runs now: once its
-config, runtime or code_version differs, deploys and tasks are refused until an admin grants the secret again. Errors of
-plan and deploy name a program as DAG/JOB@PROGRAM, which can be granted before it is deployed.`,
+only to hosts that it is bound to: api.example.com, api.example.com:8443, or http://box.internal:8080 for a host
+without TLS. The host * is any with TLS, and http://* any without: whoever writes the DAG then chooses where it goes.
+Programs can send it anywhere, whatever the hosts are, so the command operator and functions of workers get it only if
+--program grants it to the program of their job. The grant holds for the program that the job runs now: once its
+config, runtime or code_version differs, deploys and tasks are refused until an admin grants the secret again. Errors
+of plan and deploy name a program as DAG/JOB@PROGRAM, which can be granted before it is deployed.`,
 		Example: `  dagctl secrets bind api_key --job us-flights/flights_raw --host api.example.com
   dagctl secrets bind api_key --program us-flights/upload
   dagctl secrets bind api_key --program us-flights/upload@0f6d1c9a52be4c7783a1d0e95b64f218

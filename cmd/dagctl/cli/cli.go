@@ -23,6 +23,8 @@ type Environment struct {
 	Out    io.Writer // several goroutines of `dev` and `serve` write to it at once, as to Err
 	Err    io.Writer
 	Getenv func(string) string
+
+	Patience time.Duration // with a server that does not answer what a command follows; zero: two minutes
 }
 
 // CLI is one command line: its environment, and the flags that every command has.

@@ -162,14 +162,13 @@ func (c *Client) try(ctx context.Context, method, path, contentType string, cont
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		return 0, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
-			WithHint("check that the server runs there, or choose another with --target")
+		return 0, c.unanswered(err)
 	}
 	defer response.Body.Close()
 
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return 0, fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
+		return 0, c.brokenOff(method, path, err)
 	}
 
 	until, err := time.Parse(time.RFC3339, response.Header.Get(rest.TokenExpires))
@@ -214,6 +213,30 @@ func Cause(err error) error {
 		return network.Err
 	}
 	return err
+}
+
+// unanswered returns the error of a request to which there was no answer.
+func (c *Client) unanswered(err error) error {
+	if c.timedOut(err) {
+		return fault.New(fault.Unavailable, "%s has not answered within %s", c.Target.URL, Duration(c.http.Timeout)).
+			WithHint("`curl %s/readyz` says what it lacks", c.Target.URL)
+	}
+	return fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
+		WithHint("check that the server runs there, or choose another with --target")
+}
+
+// brokenOff returns the error of an answer that ended before it was whole.
+func (c *Client) brokenOff(method, path string, err error) error {
+	if c.timedOut(err) {
+		return fault.New(fault.Unavailable, "the answer to %s %s was not whole within %s", method, path,
+			Duration(c.http.Timeout))
+	}
+	return fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
+}
+
+// timedOut reports whether an error means that the time of the client is over.
+func (c *Client) timedOut(err error) bool {
+	return c.http.Timeout > 0 && errors.Is(err, context.DeadlineExceeded)
 }
 
 // refusal returns the error of an answer whose status is one.

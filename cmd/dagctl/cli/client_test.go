@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,4 +63,17 @@ func TestAWaitingClientStopsWithItsContext(t *testing.T) {
 	go func() { ended <- client.Get(ctx, "/v1/things", nil, nil) }()
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func TestASilentServerIsNamedWithoutWordsOfTheLanguage(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	t.Cleanup(s.Close)
+	t.Cleanup(func() { close(over) })
+	c := NewClient(Target{URL: s.URL})
+	c.http.Timeout = 10 * time.Millisecond
+	err := c.Get(t.Context(), "/v1/dags", nil, nil)
+	require.EqualError(t, err, s.URL+" has not answered within 10ms")
+	require.Equal(t, ExitServer, ExitCode(err))
 }

@@ -75,8 +75,7 @@ func (c *Client) tryDownload(
 	case err != nil && ctx.Err() != nil:
 		return nil, 0, ctx.Err()
 	case err != nil:
-		return nil, 0, fault.New(fault.Unavailable, "%s does not answer: %w", c.Target.URL, Cause(err)).
-			WithHint("check that the server runs there, or choose another with --target")
+		return nil, 0, c.unanswered(err)
 	}
 	defer response.Body.Close()
 	err = c.copyAnswer(method, path, accept, response, to)
@@ -106,7 +105,7 @@ func (c *Client) copyAnswer(method, path, accept string, response *http.Response
 	case here.err != nil: // a closed pipe or a full disk is no failure of the server
 		return fmt.Errorf("write the answer: %w", here.err)
 	case err != nil:
-		return fault.New(fault.Unavailable, "the answer to %s %s broke off: %w", method, path, err)
+		return c.brokenOff(method, path, err)
 	}
 	return nil
 }

@@ -315,10 +315,14 @@ func waitForVersion(ctx context.Context, c *cli.CLI, api *cli.Client, v registry
 func (b *buildWatch) wait(
 	ctx context.Context, api *cli.Client, v registry.Version, activate bool,
 ) (registry.Version, error) {
+	follow := cli.Follower{CLI: b.c, API: api, Before: b.erase,
+		GoesOn: fmt.Sprintf("the build of %s v%d", v.DAG, v.Number),
+		Hint: fmt.Sprintf("`dagctl status %s --watch` follows it, and `dagctl history %s` says how it ended",
+			v.DAG, v.DAG)}
 	for {
 		asked := time.Now()
 		var detail views.VersionDetail
-		if err := api.Get(ctx, cli.VersionPath(v.DAG, v.Number), nil, &detail); err != nil {
+		if err := follow.Get(ctx, cli.VersionPath(v.DAG, v.Number), nil, &detail); err != nil {
 			return v, err
 		}
 

@@ -96,6 +96,9 @@ func waitForBackfill(ctx context.Context, c *cli.CLI, api *cli.Client, b control
 ) {
 	progress := c.NewProgress()
 	defer progress.End()
+	follow := cli.Follower{CLI: c, API: api, Before: progress.End, GoesOn: "the backfill",
+		Hint: fmt.Sprintf("`dagctl backfill list %s` says how far it is", b.DAG)}
+
 	for b.Status == "Running" {
 		all := b.Pending + b.Open + b.Done + b.Skipped + b.Failed
 		text := fmt.Sprintf("%s/%s: %d of %d partitions done", b.DAG, b.Job, b.Done, all)
@@ -103,7 +106,7 @@ func waitForBackfill(ctx context.Context, c *cli.CLI, api *cli.Client, b control
 		if err := cli.Sleep(ctx, 300*time.Millisecond); err != nil {
 			return b, err
 		}
-		if err := api.Get(ctx, backfillPath(b.DAG, b.ID.String()), nil, &b); err != nil {
+		if err := follow.Get(ctx, backfillPath(b.DAG, b.ID.String()), nil, &b); err != nil {
 			return b, err
 		}
 	}

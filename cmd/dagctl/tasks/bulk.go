@@ -303,6 +303,8 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 
 	progress := c.NewProgress()
 	defer progress.End()
+	follow := cli.Follower{CLI: c, API: api, Before: progress.End, GoesOn: "the bulk action",
+		Hint: "`dagctl tasks bulk list` says how far it is"}
 	for wait && b.Status == "Running" {
 		text := fmt.Sprintf("%s: %d of %d tasks", verb, b.Done+b.Refused, b.Matched)
 		progress.Show(int(b.Done+b.Refused), int(b.Matched), text)
@@ -311,7 +313,7 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 			fmt.Fprintf(c.Err, "The server continues; `dagctl tasks bulk cancel %s` ends it.\n", b.ID)
 			return err
 		}
-		if err := api.Get(ctx, bulkPath(b.ID.String()), nil, &b); err != nil {
+		if err := follow.Get(ctx, bulkPath(b.ID.String()), nil, &b); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,10 @@ func runNow(
 
 	asked := detail.Definition != nil && detail.Definition.FirstPartition != ""
 	switch {
+	case detail.Source == "" && external(detail):
+		return true, fault.New(fault.Invalid, "%s/%s acts outside dagctl, for what its inputs get", dag, job).
+			WithHint("`dagctl invalidate DATASET --partition KEY` makes a partition of its input newer, and it runs " +
+				"for that, as all readers do")
 	case sources.Readable(detail.Source) && asked && partition != "":
 		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case sources.Readable(detail.Source):
@@ -42,6 +46,12 @@ func runNow(
 			WithHint("name one by --partition, or several by `dagctl backfill %s/%s --from A --to B`", dag, job)
 	}
 	return false, nil
+}
+
+// external reports whether a job does something outside, which nothing does again at will. Jobs whose definition the
+// caller may not see count as others.
+func external(job views.JobDetail) bool {
+	return job.Definition != nil && job.Definition.Effect == "external"
 }
 
 // readNow makes a source due at once.

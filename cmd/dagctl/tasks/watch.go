@@ -101,10 +101,12 @@ func watchCaused(ctx context.Context, c *cli.CLI, api *cli.Client, query url.Val
 func (w *causedWatch) follow(ctx context.Context, api *cli.Client, path string, query url.Values) error {
 	progress := w.c.NewProgress()
 	defer progress.End()
+	again := cli.Follower{CLI: w.c, API: api, Before: progress.End, GoesOn: "what was set off",
+		Hint: "`dagctl tasks list` shows it"}
 	for {
 		asked := time.Now()
 		var found views.Caused
-		if err := api.Get(ctx, path, query, &found); err != nil {
+		if err := again.Get(ctx, path, query, &found); err != nil {
 			return err
 		}
 		progress.End()
