@@ -101,8 +101,8 @@ var (
 	sqlFile = regexp.MustCompile(`(?m)^(SELECT|WITH) `)
 )
 
-// linesOf tells the lines of SQL from all others. SQL is what stands in the query of a YAML file, in a text of several lines
-// of a Python file, and in an SQL file below its configuration.
+// linesOf tells the lines of SQL from all others. SQL is what stands in the query of a YAML file, in a text of several
+// lines of a Python file, and in an SQL file below its configuration.
 func linesOf(text string) (l lines) {
 	inSQL, python, indent := false, false, -1
 	inFile := sqlFile.MatchString(text)

@@ -17,7 +17,8 @@ import (
 	"github.com/dagctl/dagctl/query"
 )
 
-var pipelineFlights = flag.Int("pipeline-flights", 90_000, "flights of TestPipelines, a multiple of 90; a trial had three million")
+var pipelineFlights = flag.Int("pipeline-flights", 90_000,
+	"flights of TestPipelines, a multiple of 90; a trial had three million")
 
 // TestPipelines runs the pipelines of the trial: days become months, quarters and years; two files are joined into a
 // Postgres table; and months of flights come late and out of order, through two DAGs.
@@ -51,7 +52,8 @@ func TestPipelines(t *testing.T) {
 
 	// January and March first.
 	address, _, _ := strings.Cut(server.URL, "/?")
-	monthly := "SELECT _partition, sum(flights)::BIGINT::VARCHAR, any_value(price) FROM monthly_delays GROUP BY 1 ORDER BY 1"
+	monthly := "SELECT _partition, sum(flights)::BIGINT::VARCHAR, any_value(price) FROM monthly_delays " +
+		"GROUP BY 1 ORDER BY 1"
 	w.landFlights(t, address, "first", "NOT day BETWEEN 31 AND 58")
 	day := *pipelineFlights / 90
 	require.Equal(t, fmt.Sprintf("[[2026-01 %d 71] [2026-03 %d 73]]", 31*day, 31*day), fmt.Sprint(rows(monthly)))

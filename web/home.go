@@ -116,6 +116,7 @@ func needOf(i attention.Item) need {
 func (s *Site) home(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	var v homeView
 	parts, ctx := errgroup.WithContext(r.Context())
+
 	parts.Go(func() error { return s.homeNeeds(ctx, caller, &v) })
 	parts.Go(func() (err error) {
 		v.Facts, err = s.homeFacts(ctx, caller, clock.Now())

@@ -58,8 +58,8 @@ func TestValidateOnAServerSaysWhatAPlanSays(t *testing.T) {
 	require.NotZero(t, dagctl(t, map[string]string{"HOME": dir}, "validate", "--server", file).code)
 }
 
-// Files that are validated together are those that will be deployed together: they are read as the files say, and not as
-// the server has them.
+// Files that are validated together are those that will be deployed together: they are read as the files say, and not
+// as the server has them.
 func TestValidateOnAServerReadsTheFilesBesideAFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

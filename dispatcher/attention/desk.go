@@ -60,6 +60,7 @@ const mostAtOnce = 4
 func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error) {
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.SetLimit(mostAtOnce)
+
 	parts.Go(func() (err error) {
 		s.dags, err = k.views.States(ctx, caller, "", Most+1)
 		return err

@@ -304,7 +304,8 @@ publish: { days: { from: { job: days } }, after: { from: { job: after } } }
 	require.ErrorContains(t, err, "days would lose 2 partitions that it serves: 2024-01-01, 2024-01-02")
 	plan, err := w.TryPlan(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"days": "forward-only: definition changed", "after": "forward-only: upstream changed"},
+	require.Equal(t, map[string]string{"days": "forward-only: definition changed",
+		"after": "forward-only: upstream changed"},
 		actions(plan.Changes))
 	for _, c := range plan.Changes {
 		require.Equal(t, 2, c.Kept, c.Job)

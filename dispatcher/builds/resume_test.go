@@ -96,8 +96,8 @@ publish:
 	}
 }
 
-// Where any input suffices, a statement waits for the columns of the others, which their first partition shows, whichever
-// that is. Until then the version serves without it.
+// Where any input suffices, a statement waits for the columns of the others, which their first partition shows,
+// whichever that is. Until then the version serves without it.
 func TestAStatementWaitsForTheFirstPartitionOfAnInput(t *testing.T) {
 	t.Parallel()
 	for strategy, want := range map[string]map[string][]string{

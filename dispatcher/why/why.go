@@ -141,8 +141,8 @@ const (
 // Codes lists every code.
 var Codes = []Code{
 	WhyQueued, WhyNoWorker, WhyStorageAway, WhyNotAllowed, whyWorkersBusy, whyNotSent, WhySibling, WhyLimit, WhyBackoff,
-	WhyHandedBack, WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost, WhySilent,
-	WhyCanceling, whyMore,
+	WhyHandedBack, WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost,
+	WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
@@ -217,8 +217,8 @@ var taskWordings = map[Code]wording{
 		return fmt.Sprintf("no server takes tasks of the runtime %s: %s", r.Runtime, r.Detail)
 	}},
 	WhyNotAllowed: {"a task", func(r Reason) string {
-		return fmt.Sprintf("no live server may run it: an admin of the server lists the org where its config lets orgs "+
-			"use the operator%s", named(r.Operator))
+		return fmt.Sprintf("no live server may run it: an admin of the server lists the org where its config lets "+
+			"orgs use the operator%s", named(r.Operator))
 	}},
 	whyWorkersBusy: {"a task", func(r Reason) string {
 		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)

@@ -17,8 +17,8 @@ import (
 
 var soakObjects = flag.Int("objects", 1_000_000, "how many objects the bucket of the soak test has, a thousand a day")
 
-// A bucket of a million objects is listed once, a thousand a request; from then on a reading takes one request, and finds
-// what is new. It prints how long that takes.
+// A bucket of a million objects is listed once, a thousand a request; from then on a reading takes one request, and
+// finds what is new. It prints how long that takes.
 func TestSoakListing(t *testing.T) {
 	const each = 1000
 	s := tests3.Start(t)

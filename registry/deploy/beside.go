@@ -13,9 +13,9 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// A plan may name datasets of DAG files that are to be deployed before its own, so that a folder of DAGs is checked as it
-// is going to be deployed. What serves like that already is planned with as ever. With what does not, there is nothing
-// to bind to, so only the document is checked.
+// A plan may name datasets of DAG files that are to be deployed before its own, so that a folder of DAGs is checked as
+// it is going to be deployed. What serves like that already is planned with as ever. With what does not, there is
+// nothing to bind to, so only the document is checked.
 
 // ahead returns those of the datasets beside a document that it reads and that do not serve as they are offered.
 func (dp *Deployer) ahead(ctx context.Context, caller authz.Caller,

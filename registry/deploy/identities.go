@@ -105,8 +105,9 @@ func (d *deploy) sameIdentities(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// renamesNothing says which jobs have a `renamed_from` that does not make them the job they name. It is silent where the
-// line has done its work, where a job comes back, and where nothing serves, as in an installation that is new. It is pure.
+// renamesNothing says which jobs have a `renamed_from` that does not make them the job they name. It is silent where
+// the line has done its work, where a job comes back, and where nothing serves, as in an installation that is new. It
+// is pure.
 func renamesNothing(jobs []dag.Job, found map[string]string, past pastJobs) (findings []contract.Finding) {
 	if len(past.serving) == 0 {
 		return nil
@@ -132,8 +133,8 @@ func renamesNothing(jobs []dag.Job, found map[string]string, past pastJobs) (fin
 		f := contract.Finding{Kind: contract.RenamesNothing, Level: contract.Says}
 		switch serves := past.serving[job.Name]; {
 		case serves == identity && slices.Contains(ends, from):
-			f.Text = fmt.Sprintf("job %s serves and stays the job that it is: `renamed_from: %s` changes nothing, and job "+
-				"%s goes", job.Name, from, from)
+			f.Text = fmt.Sprintf("job %s serves and stays the job that it is: `renamed_from: %s` changes nothing, and "+
+				"job %s goes", job.Name, from, from)
 			f.Hint = fmt.Sprintf("leave `renamed_from` out; or, if %s is to go on as %s, first deploy without job %s",
 				from, job.Name, job.Name)
 		case serves == identity || past.serving[from] == identity:
@@ -153,7 +154,8 @@ func newInstead(job dag.Job, goesOn map[string]string, ends []string, past pastJ
 		job.RenamedFrom)
 	for _, identity := range append([]string{past.serving[job.RenamedFrom]}, past.had[job.RenamedFrom]...) {
 		if now := goesOn[identity]; now != "" {
-			text = fmt.Sprintf("job %s is new: the job that was called %s goes on as %s", job.Name, job.RenamedFrom, now)
+			text = fmt.Sprintf("job %s is new: the job that was called %s goes on as %s", job.Name, job.RenamedFrom,
+				now)
 			break
 		}
 	}

@@ -68,8 +68,8 @@ func TestRenamesOfNothingAreSaid(t *testing.T) {
 		"one of several": {[]dag.Job{{Name: "best", RenamedFrom: "x"}},
 			pastJobs{serving: names{"ranking": "ranking", "daily": "daily"}},
 			[]string{"job best is new: no version that has served has a job x, which `renamed_from` names; write the " +
-				"name that the job serves under, or leave `renamed_from` out; of those that serve, these are not in the " +
-				"file: daily, ranking"}},
+				"name that the job serves under, or leave `renamed_from` out; of those that serve, these are not in " +
+				"the file: daily, ranking"}},
 		"none is left": {[]dag.Job{{Name: "best", RenamedFrom: "x"}, {Name: "raw"}},
 			pastJobs{serving: names{"raw": "raw"}},
 			[]string{"job best is new: no version that has served has a job x, which `renamed_from` names; " +

@@ -97,6 +97,7 @@ func askedFrom(old, job *dag.Job) (string, error) {
 	if was == is {
 		return "", nil
 	}
+
 	end, _, err := job.PartitionBy.Bounds(was)
 	if err != nil {
 		return "", err

@@ -304,8 +304,8 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	return b, nil
 }
 
-// readFrom returns the partitions that a source will have in its generation, from those that this and the live one have.
-// What cannot be read again is not there in another generation.
+// readFrom returns the partitions that a source will have in its generation, from those that this and the live one
+// have. What cannot be read again is not there in another generation.
 func (d *deploy) readFrom(job *dag.Job, own, live []string, another bool) partitions {
 	operator := d.deployer.catalog.Operators[job.Operator]
 	if another && len(live) > 0 && job.ForwardOnly(operator) && !resets(*job) {

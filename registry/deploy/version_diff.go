@@ -141,6 +141,7 @@ func flattened(job *dag.Job) (map[string]json.RawMessage, error) {
 			return nil, err
 		}
 	}
+
 	delete(fields, "config")
 	for name, value := range config {
 		fields["config."+name] = value

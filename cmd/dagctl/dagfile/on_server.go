@@ -20,8 +20,8 @@ type Server interface {
 	Plan(ctx context.Context, s Seen) error
 }
 
-// onServer has a server plan a valid document, beside those that are validated with it, and returns the problems that the plan is refused for. Another refusal
-// is an error.
+// onServer has a server plan a valid document, beside those that are validated with it, and returns the problems that
+// the plan is refused for. Another refusal is an error.
 func (s Seen) onServer(ctx context.Context, server Server) (dag.Problems, error) {
 	err := server.Plan(ctx, s)
 	var refused *fault.Error
