@@ -54,8 +54,13 @@ type csvReader struct {
 	arena  []byte // quoted values without their quotes
 }
 
+// newCSVReader reads a text in memory with a buffer that is no larger than the text: seeds are small and may be many.
 func newCSVReader(in io.Reader, d dialect) *csvReader {
-	return &csvReader{dialect: d, in: bufio.NewReaderSize(in, 256<<10)}
+	size := 256 << 10
+	if text, ok := in.(interface{ Len() int }); ok {
+		size = min(size, text.Len())
+	}
+	return &csvReader{dialect: d, in: bufio.NewReaderSize(in, size)}
 }
 
 // next returns the next row, io.EOF behind the last one, or a *badRow.

@@ -17,7 +17,7 @@ import (
 // open opens a file as UTF-8 text, decompressed and without a byte order mark.
 func (f File) open(encodingName string) (io.ReadCloser, error) {
 	if f.Path == "" {
-		return io.NopCloser(bytes.NewReader(f.Text)), nil
+		return inMemory{bytes.NewReader(f.Text)}, nil
 	}
 	file, err := os.Open(f.Path)
 	if err != nil {
@@ -51,6 +51,11 @@ func (f File) open(encodingName string) (io.ReadCloser, error) {
 	}
 	return r, nil
 }
+
+// inMemory is a text that is not in a file.
+type inMemory struct{ *bytes.Reader }
+
+func (inMemory) Close() error { return nil }
 
 func decompressed(file *os.File, path string, closers *[]func() error) (io.Reader, error) {
 	lower := strings.ToLower(path)
