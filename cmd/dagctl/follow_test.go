@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -74,4 +75,38 @@ func TestWaitingGoesOnWhileTheServerIsAway(t *testing.T) {
 	require.Contains(t, deployed.err, "the build of readings v2 goes on without this command")
 	require.Contains(t, deployed.err, "Next: `dagctl status readings --watch` follows it")
 	require.NotContains(t, deployed.err, "idempotency")
+}
+
+func TestAWatchedStatusGoesOnWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.land(t, "2026-01-01")
+	must(t, w.env(t, writer), "deploy", writeDAG(t, t.TempDir(), "x", readingsDAG), "--yes")
+	env := w.env(t, reader)
+	target, err := url.Parse(w.url)
+	require.NoError(t, err)
+	var asked atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 2 {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(front.Close)
+	env["DAGCTL_URL"] = front.URL
+
+	ctx, stop := context.WithCancel(t.Context())
+	var out, errs output
+	ended := make(chan int)
+	go func() {
+		ended <- run(ctx, []string{"status", "--watch"}, cli.Environment{In: strings.NewReader(""), Out: &out,
+			Err: &errs, Getenv: func(name string) string { return env[name] }})
+	}()
+	require.Eventually(t, func() bool { return strings.Count(out.String(), "readings") == 2 }, time.Minute,
+		20*time.Millisecond, "%s%s", &out, &errs)
+	stop()
+	<-ended
+	require.Equal(t, 1, strings.Count(errs.String(), "No answer, asked again for 2m"), errs.String())
 }

@@ -157,8 +157,9 @@ func (h *Health) apartFrom(other string) error {
 	return &storage.Unusable{Reason: reasonApart, Err: fault.New(fault.Unavailable,
 		"this server and %s, which was there before, have a storage each: one of them does not see the other's name, "+
 			"as %s is this one's", other, h.Storage.NamePlace(h.Server)).
-		WithHint("give every server the same storage.root or storage.s3; files that this server has written since it " +
-			"started are missing for the others: `dagctl doctor --verify-files` lists them")}
+		WithHint("give every server the same storage.root or storage.s3; files that this server has written since it "+
+			"started are missing for the others: `dagctl doctor --verify-files` lists them. If %s runs no more, as "+
+			"after the restore of a backup, wait: it counts for %s after its last look", other, awayAfter)}
 }
 
 // forget removes the names of servers that have been silent for long.

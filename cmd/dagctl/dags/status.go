@@ -37,11 +37,15 @@ func StatusCommand(c *cli.CLI) *cobra.Command {
 			if len(args) == 1 {
 				show = func() error { return showDAG(cmd.Context(), c, api, args[0]) }
 			}
+			if !watch {
+				return show()
+			}
+			again := cli.Follower{CLI: c, API: api}
 			for {
-				if watch && cli.IsTerminal(c.Out) {
+				if cli.IsTerminal(c.Out) {
 					fmt.Fprint(c.Out, "\x1b[H\x1b[2J")
 				}
-				if err := show(); err != nil || !watch {
+				if err := again.Do(cmd.Context(), show); err != nil {
 					return err
 				}
 				if err := cli.Sleep(cmd.Context(), 2*time.Second); err != nil {
