@@ -62,7 +62,7 @@ func TestMySQLQueryConforms(t *testing.T) {
 		return c
 	}
 	query := func(name, query string, more map[string]any, rows ...string) operatortest.Case {
-		c := operatortest.Case{Name: name, Config: with(d, query, more), Secrets: secrets(d, "*")}
+		c := operatortest.Case{Name: name, Config: with(d, query, more), Secrets: secrets(d, "*", "http://*")}
 		if rows != nil {
 			c.Want = map[string][]string{"out": rows}
 		}

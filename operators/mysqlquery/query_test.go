@@ -31,7 +31,7 @@ func newSource(t *testing.T, d testmysql.Database, query string, more map[string
 	t.Helper()
 	return source{operator(t, loopback), &operators.Task{
 		Assignment: operators.Assignment{TaskID: uuid.New(), Attempt: 1, DAG: "d", Job: "j",
-			Config: with(d, query, more), Secrets: secrets(d, "*")},
+			Config: with(d, query, more), Secrets: secrets(d, "*", "http://*")},
 		Progress: func(int, string) {}, Log: slog.New(slog.DiscardHandler)}}
 }
 
@@ -446,7 +446,7 @@ func TestWhereConnectionsMayGo(t *testing.T) {
 	named.op = operator(t)
 	fails(t, named, "localhost may not be reached", true)
 
-	for host, ok := range map[string]bool{"*": true, "http://" + hostPort: true, hostPort: false,
+	for host, ok := range map[string]bool{"http://*": true, "http://" + hostPort: true, hostPort: false, "*": false,
 		"http://127.0.0.1:1": false, "http://db.example.com": false} {
 		bound := newSource(t, d, "SELECT 1 AS v", nil)
 		bound.task.Secrets = secrets(d, host)

@@ -57,7 +57,7 @@ func TestPostgresQueryConforms(t *testing.T) {
 		return c
 	}
 	query := func(name, query string, more map[string]any, rows ...string) operatortest.Case {
-		c := operatortest.Case{Name: name, Config: with(f, query, more), Secrets: secrets(f, "*")}
+		c := operatortest.Case{Name: name, Config: with(f, query, more), Secrets: secrets(f, "*", "http://*")}
 		if rows != nil {
 			c.Want = map[string][]string{"out": rows}
 		}

@@ -56,7 +56,7 @@ func newSource(t *testing.T, f testdb.Front, query string, more map[string]any) 
 	t.Helper()
 	return source{operator(t, loopback), &operators.Task{
 		Assignment: operators.Assignment{TaskID: uuid.New(), Attempt: 1, DAG: "d", Job: "j",
-			Config: with(f, query, more), Secrets: secrets(f, "*")},
+			Config: with(f, query, more), Secrets: secrets(f, "*", "http://*")},
 		Progress: func(int, string) {}, Log: slog.New(slog.DiscardHandler)}}
 }
 
@@ -329,7 +329,7 @@ func TestWhereConnectionsMayGo(t *testing.T) {
 	named.op = operator(t)
 	fails(t, named, "localhost may not be reached", true)
 
-	for host, ok := range map[string]bool{"*": true, "http://" + hostPort: true, hostPort: false,
+	for host, ok := range map[string]bool{"http://*": true, "http://" + hostPort: true, hostPort: false, "*": false,
 		"http://127.0.0.1:1": false, "http://db.example.com": false} {
 		bound := newSource(t, f, "SELECT 1 AS v", nil)
 		bound.task.Secrets = secrets(f, host)
@@ -345,7 +345,7 @@ func TestWhereConnectionsMayGo(t *testing.T) {
 	nowhere := newSource(t, f, "SELECT 1 AS v", map[string]any{"database": "none_there"})
 	fails(t, nowhere, "none_there", true)
 	closed := newSource(t, f, "SELECT 1 AS v", map[string]any{"port": 1})
-	closed.task.Secrets = secrets(f, "*")
+	closed.task.Secrets = secrets(f, "*", "http://*")
 	fails(t, closed, "127.0.0.1:1", false)
 }
 

@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 		return given
 	}
 	first := &operators.PartitionRange{Key: "2026-01-01"}
-	keys := secrets(s, "*")
+	keys := secrets(s, "*", "http://*")
 
 	operatortest.Run(t, local(t),
 		operatortest.Case{Name: "days of several objects", Config: allowed(fields{"ascending_keys": true}),
@@ -146,7 +146,7 @@ func TestWhatRequestsMayReach(t *testing.T) {
 
 	wrong := *s
 	wrong.SecretAccessKey = strings.Repeat("x", 26)
-	e.Secrets = secrets(&wrong, "*")
+	e.Secrets = secrets(&wrong, "*", "http://*")
 	_, err = local(t).Enumerate(t.Context(), e)
 	require.ErrorContains(t, err, "answered 403 SignatureDoesNotMatch")
 	require.True(t, operators.IsPermanent(err))
@@ -161,7 +161,7 @@ func TestWhatRequestsMayReach(t *testing.T) {
 	t.Cleanup(elsewhere.Close)
 	redirects := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(redirects.Close)
-	e.Config, e.Secrets = config(s, fields{"endpoint": redirects.URL}), secrets(s, "*")
+	e.Config, e.Secrets = config(s, fields{"endpoint": redirects.URL}), secrets(s, "*", "http://*")
 	_, err = local(t).Enumerate(t.Context(), e)
 	require.ErrorContains(t, err, "answered 307")
 }

@@ -59,8 +59,8 @@ func config(s *tests3.Server, more fields) fields {
 }
 
 // secrets returns the key of a server, bound to a host.
-func secrets(s *tests3.Server, host string) map[string]secret.Value {
-	return map[string]secret.Value{"S3": secret.New("S3", s.SecretAccessKey, []string{host})}
+func secrets(s *tests3.Server, hosts ...string) map[string]secret.Value {
+	return map[string]secret.Value{"S3": secret.New("S3", s.SecretAccessKey, hosts)}
 }
 
 func put(t *testing.T, s *tests3.Server, key, content string) {
@@ -84,7 +84,7 @@ func run(
 	task := &operators.Task{
 		Assignment: operators.Assignment{TaskID: uuid.New(), Attempt: 1, DAG: "d", Job: "j", Config: config,
 			Payload: u.Payload, PartitionBy: daily, Partition: &operators.PartitionRange{Key: u.Partition},
-			Secrets: secrets(s, "*")},
+			Secrets: secrets(s, "*", "http://*")},
 		Scratch: t.TempDir(), OutputDirs: []string{t.TempDir()}, Progress: func(int, string) {},
 		Log: slog.New(slog.DiscardHandler)}
 	t.Cleanup(task.Use(enginetest.Engines()))
@@ -136,8 +136,9 @@ func newReader(t *testing.T, s *tests3.Server, by dag.Partitioning, more fields)
 
 	given := config(s, more)
 	given["endpoint"] = front.URL
-	r.e = operators.Enumeration{Config: given, PartitionBy: by, Known: map[string]string{}, Secrets: secrets(s, "*"),
-		Now: time.Now()}
+	r.e = operators.Enumeration{Config: given, PartitionBy: by, Known: map[string]string{},
+		Secrets: secrets(s, "*", "http://*"),
+		Now:     time.Now()}
 	return r
 }
 
