@@ -7,11 +7,10 @@ import (
 	"net/url"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/attention"
 	"github.com/dagctl/dagctl/dispatcher/usage"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/clock"
 )
 
@@ -115,18 +114,18 @@ func needOf(i attention.Item) need {
 // home asks for its three parts at once.
 func (s *Site) home(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {
 	var v homeView
-	parts, ctx := errgroup.WithContext(r.Context())
 
-	parts.Go(func() error { return s.homeNeeds(ctx, caller, &v) })
-	parts.Go(func() (err error) {
-		v.Facts, err = s.homeFacts(ctx, caller, clock.Now())
-		return err
-	})
-	parts.Go(func() (err error) {
-		v.Next, err = s.Dispatcher.Usage.Forecast(ctx, caller, clock.Now())
-		return err
-	})
-	if err := parts.Wait(); err != nil {
+	err := atonce.Do(r.Context(), 3,
+		func(ctx context.Context) error { return s.homeNeeds(ctx, caller, &v) },
+		func(ctx context.Context) (err error) {
+			v.Facts, err = s.homeFacts(ctx, caller, clock.Now())
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			v.Next, err = s.Dispatcher.Usage.Forecast(ctx, caller, clock.Now())
+			return err
+		})
+	if err != nil {
 		return err
 	}
 	return render(w, http.StatusOK, "home.html", layout{Title: "Home", Tab: "home", Live: follow(), Caller: caller,

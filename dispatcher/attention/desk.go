@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -58,37 +58,35 @@ const mostAtOnce = 4
 
 // look asks for all that may need somebody, several things at once: none of them depends on another.
 func (k *Desk) look(ctx context.Context, caller authz.Caller) (s seen, err error) {
-	parts, ctx := errgroup.WithContext(ctx)
-	parts.SetLimit(mostAtOnce)
+	err = atonce.Do(ctx, mostAtOnce,
+		func(ctx context.Context) (err error) {
+			s.dags, err = k.views.States(ctx, caller, "", Most+1)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true})
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			s.late, err = k.d.Registry.LateOutlines(ctx, caller, Most+1)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			s.sources, err = k.views.Sources(ctx, caller)
+			return err
+		},
+		func(ctx context.Context) error {
+			usage, err := authz.OrgUsageOf(ctx, k.d.Requests, caller)
+			s.usage = usage.Items
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			s.pressure, err = k.d.Pressure.Pressure(ctx, caller)
+			return err
+		},
 
-	parts.Go(func() (err error) {
-		s.dags, err = k.views.States(ctx, caller, "", Most+1)
-		return err
-	})
-	parts.Go(func() (err error) {
-		s.dead, err = k.views.ErrorGroups(ctx, caller, views.TaskSelection{Dead: true})
-		return err
-	})
-	parts.Go(func() (err error) {
-		s.late, err = k.d.Registry.LateOutlines(ctx, caller, Most+1)
-		return err
-	})
-	parts.Go(func() (err error) {
-		s.sources, err = k.views.Sources(ctx, caller)
-		return err
-	})
-	parts.Go(func() error {
-		usage, err := authz.OrgUsageOf(ctx, k.d.Requests, caller)
-		s.usage = usage.Items
-		return err
-	})
-	parts.Go(func() (err error) {
-		s.pressure, err = k.d.Pressure.Pressure(ctx, caller)
-		return err
-	})
-	parts.Go(func() error { return k.ofOrg(ctx, caller, &s) })
-	parts.Go(func() error { return k.ofServers(ctx, caller, &s) })
-	err = parts.Wait()
+		func(ctx context.Context) error { return k.ofOrg(ctx, caller, &s) },
+		func(ctx context.Context) error { return k.ofServers(ctx, caller, &s) })
 	return s, err
 }
 
