@@ -23,36 +23,22 @@ func (dp *Deployer) noteLater(
 	ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
 	next func(job string) (*dag.Job, bool),
 ) error {
-	before := byDataset(live)
-	after, names := map[uuid.UUID]*dag.Job{}, []string{}
-	for _, c := range changes {
-		job, ok := next(c.Job)
-		if ok && c.Action == Reuse && job.ForwardOnly(dp.catalog.Operators[job.Operator]) {
-			after[c.ID], names = job, append(names, before[c.ID].job)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	was, err := definitionsOf(ctx, tx, version, names)
+	forwardOnly := func(job *dag.Job) bool { return job.ForwardOnly(dp.catalog.Operators[job.Operator]) }
+	reused, err := reusedBy(ctx, tx, changes, live, version, next, forwardOnly)
 	if err != nil {
 		return err
 	}
 
-	for i := range changes {
-		c := &changes[i]
-		job, old := after[c.ID], was[before[c.ID].job]
-		if job == nil || old == nil {
-			continue
-		}
-		same, err := sameContent(old, job, dp.catalog)
+	for i, job := range reused {
+		same, err := sameContent(job.was, job.is, dp.catalog)
 		if err != nil {
 			return err
 		}
 		if same {
 			continue
 		}
-		if c.Reason = "definition changed, for later tasks only: its input cannot be read again"; job.Source == nil {
+		c := &changes[i]
+		if c.Reason = "definition changed, for later tasks only: its input cannot be read again"; job.is.Source == nil {
 			c.Reason = "definition changed, for later tasks only: effects are not repeated"
 		}
 	}
@@ -62,33 +48,54 @@ func (dp *Deployer) noteLater(
 // noteAsked says which sources are asked from another first partition on, which computes nothing during a build.
 func noteAsked(ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
 	next func(job string) (*dag.Job, bool)) error {
-	before := byDataset(live)
-	var names []string
-	for _, c := range changes {
-		if job, ok := next(c.Job); ok && c.Action == Reuse && job.Asked() {
-			names = append(names, before[c.ID].job)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	was, err := definitionsOf(ctx, tx, version, names)
+	reused, err := reusedBy(ctx, tx, changes, live, version, next, (*dag.Job).Asked)
 	if err != nil {
 		return err
 	}
 
-	for i := range changes {
-		c := &changes[i]
-		job, _ := next(c.Job)
-		if old := was[before[c.ID].job]; c.Action == Reuse && old != nil && old.Asked() && job.Asked() {
-			reason, err := askedFrom(old, job)
-			if err != nil {
-				return fmt.Errorf("job %s: %w", c.Job, err)
-			}
-			c.Reason = cmp.Or(reason, c.Reason)
+	for i, job := range reused {
+		if !job.was.Asked() {
+			continue
 		}
+		c := &changes[i]
+		reason, err := askedFrom(job.was, job.is)
+		if err != nil {
+			return fmt.Errorf("job %s: %w", c.Job, err)
+		}
+		c.Reason = cmp.Or(reason, c.Reason)
 	}
 	return nil
+}
+
+// redefined has the definitions of a job before and after.
+type redefined struct{ was, is *dag.Job }
+
+// reusedBy returns the jobs of those changes that reuse their datasets and are of a kind, by the indexes of the
+// changes: as version, that of live, has them, and as next does. Jobs that are in one of them only are left out.
+func reusedBy(
+	ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
+	next func(job string) (*dag.Job, bool), kind func(*dag.Job) bool,
+) (map[int]redefined, error) {
+	before := byDataset(live)
+	reused, names := map[int]redefined{}, []string{}
+	for i, c := range changes {
+		if job, ok := next(c.Job); ok && c.Action == Reuse && kind(job) {
+			reused[i], names = redefined{is: job}, append(names, before[c.ID].job)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+
+	was, err := definitionsOf(ctx, tx, version, names)
+	for i, job := range reused {
+		if job.was = was[before[changes[i].ID].job]; job.was == nil {
+			delete(reused, i)
+			continue
+		}
+		reused[i] = job
+	}
+	return reused, err
 }
 
 // askedFrom says what becomes of a source that is asked from another first partition on; empty: it is the same one.
