@@ -205,14 +205,14 @@ func (st *Store) take(
 		if err != nil {
 			return nil, false, err
 		}
+		if found, err = s.may(ctx, tx, found); err != nil {
+			return nil, false, err
+		}
 		h.walked(began, found, dead)
 		st.dead.Store(dead)
 	}
 
-	queues, err := s.may(ctx, tx, h.queues())
-	if err != nil {
-		return nil, false, err
-	}
+	queues := h.queues()
 	if holding.Others {
 		queues = slices.DeleteFunc(slices.Clone(queues), func(q Queue) bool { return holding.Slots[q.Org] > 0 })
 	}
