@@ -94,9 +94,11 @@ func needsColumns(job *registry.Job) bool {
 func addUnknown(ctx context.Context, tx pgx.Tx, targets []Target, wants [][]InputFacts) error {
 	var lacking []*InputFacts
 	for i, t := range targets {
+		if !needsColumns(t.Job) {
+			continue
+		}
 		for n := range wants[i] {
-			in := &wants[i][n]
-			if needsColumns(t.Job) && in.Def.Triggers() && in.Unmapped == "" && len(in.Pins()) == 0 {
+			if in := &wants[i][n]; in.Def.Triggers() && in.Unmapped == "" && len(in.Pins()) == 0 {
 				lacking = append(lacking, in)
 			}
 		}

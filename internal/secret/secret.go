@@ -150,16 +150,17 @@ func ValidHost(host string) error {
 	if host == Anywhere || host == anywhereClear {
 		return nil
 	}
-	if form := hostForm.FindStringSubmatch(host); form != nil {
-		port, err := strconv.ParseUint(strings.TrimPrefix(form[len(form)-1], ":"), 10, 16)
-		if form[len(form)-1] == "" || err == nil && port > 0 {
-			return nil
-		}
+	form := hostForm.FindStringSubmatch(host)
+	if form == nil {
+		return fault.New(fault.Invalid, "%q is not a host", host).
+			WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or * for any " +
+				"host with TLS")
+	}
+	port := strings.TrimPrefix(form[len(form)-1], ":")
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
 		return fault.New(fault.Invalid, "%q has no port that there is", host).WithHint("ports are 1 to 65535")
 	}
-	return fault.New(fault.Invalid, "%q is not a host", host).
-		WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or * for any " +
-			"host with TLS")
+	return nil
 }
 
 // WrittenOut is what is said of a secret that is text where it has to be {secret: NAME}; what says what it is.

@@ -53,7 +53,8 @@ func OrgsOf(setting, value string) (OrgList, error) {
 	return orgs, nil
 }
 
-// only returns the orgs for which this process runs the operators that it runs for some orgs alone.
+// only returns the orgs for which this process runs the operators that it runs for some orgs alone. No list is nil:
+// other processes read it as JSON, where null would say nothing.
 func (cfg *Config) only(folders Folders) map[string][]string {
 	only := map[string][]string{"command": append([]string{}, cfg.Operators.AllowCommand...)}
 	if folders.Orgs != nil {
