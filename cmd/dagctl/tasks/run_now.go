@@ -81,7 +81,7 @@ func readNow(
 		if r.Asked {
 			fmt.Fprintf(w, "%s/%s is read now.\n", r.DAG, r.Job)
 		} else {
-			fmt.Fprintf(w, "%s/%s was due already, and is read once.\n", r.DAG, r.Job)
+			fmt.Fprintf(w, "%s/%s was due already: it is read now.\n", r.DAG, r.Job)
 		}
 	})
 }
