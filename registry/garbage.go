@@ -61,14 +61,26 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 	}
 
 	rows, err := tx.Query(ctx, `
-		WITH kept AS (
+		WITH kept AS MATERIALIZED (
 			SELECT v.id FROM dag_versions v
 			LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
 			WHERE v.org_id = $1 AND (
 				v.status IN ('Staged', 'Building', 'Ready', 'Active')
 				OR v.ended_at > $4
 				OR v.id = c.previous_version_id AND c.rollback_until > $3
-				OR EXISTS (SELECT FROM pins k WHERE k.dag_version_id = v.id AND (k.until IS NULL OR k.until > $3))))
+				OR EXISTS (SELECT FROM pins k WHERE k.dag_version_id = v.id AND (k.until IS NULL OR k.until > $3)))),
+		reached AS MATERIALIZED (
+			SELECT p.dataset_version FROM kept k JOIN dag_version_datasets p ON p.dag_version_id = k.id),
+		-- What another DAG has as an input was let go by a rollback past it: its last data stays until that DAG is changed.
+		foreign_inputs AS MATERIALIZED (
+			SELECT DISTINCT i.dataset_uuid FROM job_inputs i
+			JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
+			WHERE i.org_id = $1 AND NOT i.in_dag),
+		last AS MATERIALIZED (
+			SELECT DISTINCT ON (p.dataset_uuid) p.dataset_version
+			FROM foreign_inputs f JOIN dag_version_datasets p ON p.dataset_uuid = f.dataset_uuid
+			JOIN dag_versions v ON v.id = p.dag_version_id AND v.activated_at IS NOT NULL
+			WHERE p.org_id = $1 ORDER BY p.dataset_uuid, v.activated_at DESC)
 		SELECT g.id, d.name, d.producer_dag_name, coalesce(held.partitions, 0), coalesce(held.bytes, 0)
 		FROM dataset_versions g
 		JOIN datasets d ON d.org_id = g.org_id AND d.id = g.dataset_uuid
@@ -77,17 +89,10 @@ func UnreachableGenerations(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagNa
 		                   FROM partition_versions r
 		                   WHERE r.dataset_version = g.id AND r.purged_at IS NULL) held ON true
 		WHERE g.org_id = $1 AND g.purged_at IS NULL AND ($2 = '' OR d.producer_dag_name = $2)
-		  AND NOT EXISTS (SELECT FROM dag_version_datasets p JOIN kept k ON k.id = p.dag_version_id
-		      WHERE p.dataset_version = g.id)
+		  AND NOT EXISTS (SELECT FROM reached k WHERE k.dataset_version = g.id)
+		  AND NOT EXISTS (SELECT FROM last k WHERE k.dataset_version = g.id)
 		  AND g.id <> ALL($5) AND g.origin_job_id <> ALL(coalesce($6::uuid[], '{}'))
 		  AND NOT EXISTS (SELECT FROM reader_leases l WHERE l.dataset_version = g.id AND l.expires_at > $3)
-		  -- What another DAG has as an input was let go by a rollback past it: its last data stays until that DAG is changed.
-		  AND NOT (g.id = (SELECT p.dataset_version FROM dag_version_datasets p
-		                   JOIN dag_versions v ON v.id = p.dag_version_id AND v.activated_at IS NOT NULL
-		                   WHERE p.dataset_uuid = g.dataset_uuid ORDER BY v.activated_at DESC LIMIT 1)
-		      AND EXISTS (SELECT FROM job_inputs i
-		                  JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		                  WHERE i.dataset_uuid = g.dataset_uuid AND NOT i.in_dag))
 		ORDER BY d.producer_dag_name, d.name, g.id`,
 		org, dagName, now, now.Add(-RollbackWindow), generations, use.Origins)
 	if err != nil {

@@ -469,3 +469,44 @@ func TestGCSeesOneOrg(t *testing.T) {
 	require.Equal(t, 2, w.Count(`SELECT FROM dataset_versions WHERE cleared_at IS NOT NULL`))
 	require.Equal(t, w.Named(), w.Files())
 }
+
+// What is let go by hundreds of versions is found in one pass over their datasets, and not by one for each generation.
+func TestGCReadsDatasetsOfVersionsOnce(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Tagged("one"))
+	w.Exec(`
+		WITH old AS (
+			INSERT INTO dag_versions (org_id, dag_name, number, yaml_hash, source_hash, yaml, status, created_by,
+				activated_at, ended_at)
+			SELECT org_id, dag_name, 100 + n, 'old' || n, '', '', 'Superseded', created_by, now() - interval '90 days',
+				now() - interval '60 days'
+			FROM dag_versions, generate_series(1, 300) AS n RETURNING *),
+		made AS (
+			INSERT INTO dataset_versions (org_id, dataset_uuid, origin_job_id, storage_location, config_hash,
+				created_by_dag_version)
+			SELECT g.org_id, g.dataset_uuid, g.origin_job_id, '', old.yaml_hash, old.id FROM old, dataset_versions g
+			RETURNING *)
+		INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version, job_name, output_index,
+			name)
+		SELECT m.org_id, m.created_by_dag_version, m.dataset_uuid, m.id, p.job_name, p.output_index, p.name
+		FROM made m JOIN dag_version_datasets p ON p.dataset_uuid = m.dataset_uuid`)
+	w.Exec(`ANALYZE dag_versions, dataset_versions, dag_version_datasets`)
+
+	var datasets, read int64
+	require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		rows := func() (read int64) {
+			require.NoError(t, tx.QueryRow(ctx, `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+				WHERE relname = 'dag_version_datasets'`).Scan(&read))
+			return read
+		}
+		require.NoError(t, tx.QueryRow(ctx, `SELECT count(*) FROM dag_version_datasets`).Scan(&datasets))
+		before := rows()
+		found, err := registry.UnreachableGenerations(ctx, tx, w.Caller.OrgID, "", registry.InUse{}, time.Now())
+		require.Len(t, found, int(datasets)*300/301)
+		read = rows() - before
+		return err
+	}))
+	require.LessOrEqual(t, read, 3*datasets)
+}
