@@ -20,7 +20,7 @@ demo: setup build ## run examples/us-flights with all that it needs; ONCE=1 ends
 	@scripts/demo.sh
 
 test: setup test-servers vet ## run all tests, as continuous integration does
-	go test -race -ldflags=-w -parallel 4 -timeout 30m ./...
+	go test -race -ldflags=-w -parallel 4 -timeout 60m ./...
 	go test -tags noscope -run SecondWall ./cmd/dagctl
 
 check: setup format vet lint test ## formatting, vet, staticcheck and all tests: what a change must pass
