@@ -116,12 +116,14 @@ func (vs *Views) Selected(
 			return "", nil, err
 		}
 	}
+	looked := false // tasks of the wanted status were looked up in their set
 	switch {
 	case s.ErrorGroup != "":
 		failed, err := vs.failedInGroup(ctx, tx, caller, s)
 		if err != nil {
 			return "", nil, err
 		}
+		looked = true
 		c.add("t.id = ANY(?)", failed)
 		c.add("t.status = ?", tasks.Failed)
 	case (s.Dead || s.Status == string(tasks.Failed)) && (s.DAG != "" || s.Job != ""):
@@ -129,12 +131,13 @@ func (vs *Views) Selected(
 		if err != nil {
 			return "", nil, err
 		}
+		looked = true
 		c.add("t.id = ANY(?)", failed)
 	case s.DAG != "" || s.Job != "":
 		c.add("t.job_id = ANY(?)", origins)
 	}
 
-	s.addState(c)
+	s.addState(c, looked)
 	if err := vs.addReadable(ctx, tx, caller, c, s); err != nil {
 		return "", nil, err
 	}
@@ -173,15 +176,16 @@ func idsOf(start string) (first, last uuid.UUID, err error) {
 	return first, last, err
 }
 
-// addState adds the conditions on the status and kind of tasks.
-func (s TaskSelection) addState(c *conditions) {
+// addState adds the conditions on the status and kind of tasks; that they are in the set of their status, unless they
+// were looked up in it.
+func (s TaskSelection) addState(c *conditions, looked bool) {
 	if s.Status != "" {
 		c.add("t.status = ?", s.Status)
-		if set, ok := openSet[tasks.Status(s.Status)]; ok {
+		if set, ok := openSet[tasks.Status(s.Status)]; ok && !looked {
 			c.add(within(set))
 		}
 	}
-	if s.Dead {
+	if s.Dead && !looked {
 		c.add(within(deadSet))
 	}
 	if s.Kind != "" {
