@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -131,20 +132,13 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		return c, err
 	}
 	c = Costs{By: q.By, Step: q.Step, Since: q.Since, Until: q.Until, Currency: u.Prices.Currency, Rows: []Row{}}
+	used, n, err := u.read(ctx, caller, q)
+	if err != nil {
+		return c, fmt.Errorf("read usage: %w", err)
+	}
+
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if q.DAG != "" {
-			if _, err := u.registry.DAG(ctx, tx, caller, q.DAG); err != nil {
-				return err
-			}
-		}
-		used, err := readUsed(ctx, tx, caller, q)
-		if err != nil {
-			return err
-		}
-		groups, err := group(ctx, tx, caller, q, used)
-		if err != nil {
-			return err
-		}
+		groups := group(n, q, used)
 		u.rank(q, groups, now)
 
 		steps, err := readTotals(ctx, tx, caller, q, groups)
@@ -167,6 +161,28 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		return c, fmt.Errorf("read usage: %w", err)
 	}
 	return c, nil
+}
+
+// read reads what was used, and at once what has to be known of jobs and datasets.
+func (u *Usage) read(
+	ctx context.Context, caller authz.Caller, q Question,
+) (used map[output]Amount, n names, err error) {
+	inTx := func(do func(context.Context, pgx.Tx) error) atonce.Part {
+		return func(ctx context.Context) error { return pg.InOrgTx(ctx, u.requests, caller.OrgID, do) }
+	}
+	err = atonce.Do(ctx, 2, inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+		if q.DAG != "" {
+			if _, err := u.registry.DAG(ctx, tx, caller, q.DAG); err != nil {
+				return err
+			}
+		}
+		used, err = readUsed(ctx, tx, caller, q)
+		return err
+	}), inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+		n, err = readNames(ctx, tx, caller, q)
+		return err
+	}))
+	return used, n, err
 }
 
 // Lately returns what the caller's org did in the last 24 hours, by the hour, and in the last 14 days, by the day. Of

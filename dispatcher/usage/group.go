@@ -46,15 +46,13 @@ type names struct {
 	datasets  map[output]footprint.DatasetName
 }
 
-// group sums what was used by what a question asks for.
-func group(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, used map[output]Amount,
-) (*grouping, error) {
+// readNames reads what a question has to know of jobs and datasets.
+func readNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (names, error) {
 	n := names{caller, q.undivided(caller), map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
 	if !n.undivided {
 		jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
 		if err != nil {
-			return nil, err
+			return n, err
 		}
 		for _, j := range jobs {
 			n.jobs[[2]string{j.DAG, j.Job}] = j
@@ -64,20 +62,24 @@ func group(
 	if q.By == ByDataset || q.By == ByOwner {
 		datasets, err := footprint.DatasetNames(ctx, tx, caller, q.DAG)
 		if err != nil {
-			return nil, err
+			return n, err
 		}
 		for _, d := range slices.Backward(datasets) { // the published one of an output is first
 			n.datasets[output{d.DAG, d.Job, d.Output}] = d
 		}
 	}
+	return n, nil
+}
 
+// group sums what was used by what a question asks for.
+func group(n names, q Question, used map[output]Amount) *grouping {
 	g := &grouping{index: map[subject]int{}}
 	for _, o := range slices.SortedFunc(maps.Keys(used), func(a, b output) int {
 		return cmp.Or(cmp.Compare(a.dag, b.dag), cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
 	}) {
 		g.add(n, q.By, o, used[o])
 	}
-	return g, nil
+	return g
 }
 
 // sum adds up the steps of what is undivided, which has one row unless nothing was used.
