@@ -3,6 +3,7 @@ package auditlog_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -248,3 +249,28 @@ func TestManyEntries(t *testing.T) {
 	require.True(t, found.Whole)
 	require.Equal(t, []int64{entries, entries, 0}, []int64{found.Entries, found.Last, found.Unsealed})
 }
+
+// What fails to be sealed is logged with its error, by which an outage of the database is told from other trouble.
+func TestASealerLogsErrors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	logged := make(chan slog.Record, 1)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	w.owner.Close()
+	go auditlog.NewSealer(w.owner, slog.New(records(logged))).Run(ctx)
+
+	(<-logged).Attrs(func(a slog.Attr) bool {
+		require.Equal(t, "error", a.Key)
+		require.Implements(t, (*error)(nil), a.Value.Any())
+		return true
+	})
+}
+
+// records takes what is logged.
+type records chan<- slog.Record
+
+func (records) Enabled(context.Context, slog.Level) bool             { return true }
+func (r records) Handle(_ context.Context, record slog.Record) error { r <- record; return nil }
+func (r records) WithAttrs([]slog.Attr) slog.Handler                 { return r }
+func (r records) WithGroup(string) slog.Handler                      { return r }

@@ -42,7 +42,7 @@ func (s *Sealer) Run(ctx context.Context) error {
 	for failing := false; ; {
 		err := s.Seal(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			s.log.Error("audit entries could not be sealed, will try again", "error", fault.Text(err))
+			s.log.Error("audit entries could not be sealed, will try again", "error", fault.Hinted(err))
 		}
 		failing = err != nil
 
