@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
@@ -141,14 +142,14 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		groups := group(n, q, used)
 		u.rank(q, groups, now)
 
-		steps, err := readTotals(ctx, tx, caller, q, groups)
+		steps, err := readTotals(ctx, tx, caller.OrgID, q, groups)
 		if err != nil {
 			return err
 		}
 		if q.By == ByOrg && q.undivided(caller) {
 			groups.sum(steps)
 		}
-		if err := readSteps(ctx, tx, caller, q, groups, steps); err != nil {
+		if err := readSteps(ctx, tx, caller.OrgID, q, groups, steps); err != nil {
 			return err
 		}
 		u.fill(&c, q, groups, steps, now)
@@ -269,10 +270,10 @@ type at struct {
 	time  time.Time
 }
 
-// readTotals sums the usage of all by step, as that of group -1. Where all is one group, it is that of the group, too.
-// Days are those of DAGs, less what hidden jobs wrote.
+// readTotals sums the usage of all by step, as that of group -1. Where all is one group, it is that of the group, too;
+// and where DAGs are groups, it is read by DAG. Days are those of DAGs, less what hidden jobs wrote.
 func readTotals(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, q Question, g *grouping,
 ) (map[at]Amount, error) {
 	table, unit := q.from()
 	all := table
@@ -282,54 +283,60 @@ func readTotals(
 	span := func(column string) string {
 		return `u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.` + column + ` >= $4 AND u.` + column + ` < $5`
 	}
+	by, groups := `''`, map[string]int{}
+	if q.By == ByDAG {
+		by = `u.dag_name`
+		for i, row := range g.rows[:min(len(g.rows), mostRows)] {
+			groups[row.DAG] = i
+		}
+	}
 	rows, err := tx.Query(ctx, `
-		SELECT date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint,
+		SELECT dag, date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint,
 			sum(failed)::bigint, sum(rows)::bigint, sum(bytes)::bigint
 		FROM (
-			SELECT u.`+unit+` AS at, u.seconds, u.attempts, u.tasks, u.failed, u.rows, u.bytes
+			SELECT `+by+` AS dag, u.`+unit+` AS at, u.seconds, u.attempts, u.tasks, u.failed, u.rows, u.bytes
 			FROM `+all+` u WHERE `+span(unit)+`
 			UNION ALL
-			SELECT u.`+unit+`, 0, 0, 0, 0, -u.rows, -u.bytes
+			SELECT `+by+`, u.`+unit+`, 0, 0, 0, 0, -u.rows, -u.bytes
 			FROM unnest($6::text[], $7::text[]) AS h(dag, job)
 			JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
 			WHERE `+span(unit)+`) AS u
-		GROUP BY 1`,
-		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)
+		GROUP BY 1, 2`,
+		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)
 	if err != nil {
 		return nil, err
 	}
 
 	steps := map[at]Amount{}
 	var (
-		t time.Time
-		a Amount
+		dag string
+		t   time.Time
+		a   Amount
 	)
-	_, err = pgx.ForEachRow(rows, []any{&t, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows, &a.Bytes},
+	_, err = pgx.ForEachRow(rows, []any{&dag, &t, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows, &a.Bytes},
 		func() error {
 			if q.bare {
 				a.Rows, a.Bytes = 0, 0
 			}
-			steps[at{-1, t.UTC()}] = a
-			if q.By == ByOrg {
-				steps[at{0, t.UTC()}] = a
+			all := steps[at{-1, t.UTC()}]
+			all.add(a, 1)
+			steps[at{-1, t.UTC()}] = all
+			if i, ok := groups[dag]; ok || q.By == ByOrg {
+				steps[at{i, t.UTC()}] = a
 			}
 			return nil
 		})
 	return steps, err
 }
 
-// readSteps adds the usage of groups by step.
+// readSteps adds the usage of groups by step, where it is not among that of all.
 func readSteps(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, g *grouping, steps map[at]Amount,
+	ctx context.Context, tx pgx.Tx, org uuid.UUID, q Question, g *grouping, steps map[at]Amount,
 ) error {
-	if q.By == ByOrg || len(g.parts) == 0 {
+	if q.By == ByOrg || q.By == ByDAG || len(g.parts) == 0 {
 		return nil
 	}
 	table, unit := q.from()
-	columns, of := pg.Columns(g.parts), `u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output`
-	if q.undivided(caller) {
-		table, of = "usage_dag_days", `u.dag_name = p.dag`
-	}
 	rows, err := tx.Query(ctx, `
 		SELECT p.group, date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds * p.seconds),
 			coalesce(sum(u.attempts) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.tasks) FILTER (WHERE p.whole), 0)::bigint,
@@ -337,10 +344,10 @@ func readSteps(
 			coalesce(sum(u.bytes) FILTER (WHERE p.data), 0)::bigint
 		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[], $12::boolean[])
 			AS p(dag, job, output, "group", seconds, whole, data)
-		JOIN `+table+` u ON `+of+`
+		JOIN `+table+` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output
 		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
 		GROUP BY 1, 2`,
-		append([]any{lengths[q.Step], caller.OrgID, q.DAG, q.Since, q.Until}, columns...)...)
+		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until}, pg.Columns(g.parts)...)...)
 	if err != nil {
 		return err
 	}
