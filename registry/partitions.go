@@ -396,96 +396,6 @@ func (p Pin) revision() Pin { return Pin{Version: p.Version, Key: p.Key, Revisio
 // Content returns the content of the pin's revision, if it was loaded.
 func (p Pin) Content(loaded map[Pin]Content) Content { return loaded[p.revision()] }
 
-// LockHeld locks a held revision for the transaction that decides over it; false where it is held no longer.
-func LockHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (held bool, err error) {
-	tag, err := tx.Exec(ctx, `SELECT FROM partition_versions
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held' FOR UPDATE`, ref.Version, ref.Key, revision)
-	if err != nil {
-		return false, fmt.Errorf("lock held revision %d of partition %q: %w", revision, ref.Key, err)
-	}
-	return tag.RowsAffected() > 0, nil
-}
-
-// PublishHeld lets readers see a held revision. Held revisions are published in their order: older ones that still wait
-// are rejected, and one that is older than what is published is rejected itself: then PublishHeld returns false.
-func PublishHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (bool, error) {
-	var newer bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2
-		AND state = 'Published' AND revision > $3)`, ref.Version, ref.Key, revision).Scan(&newer)
-	if err != nil {
-		return false, err
-	}
-	if newer {
-		return false, RejectHeld(ctx, tx, ref, revision)
-	}
-
-	var b pg.Batch
-	endPublished(&b, []Ref{ref})
-	b.Exec(fmt.Sprintf("publish revision %d of partition %q", revision, ref.Key), `
-		UPDATE partition_versions SET state = CASE WHEN revision = $3 THEN 'Published' ELSE 'Rejected' END,
-			ended_at = CASE WHEN revision < $3 THEN now() END
-		WHERE dataset_version = $1 AND partition_key = $2 AND state = 'Held' AND revision <= $3`, ref.Version, ref.Key, revision)
-	b.Exec("keep the schema of what is published", `
-		UPDATE dataset_versions g SET schema = p.schema, schema_hash = p.schema_hash
-		FROM partition_versions p
-		WHERE g.id = $1 AND p.dataset_version = $1 AND p.partition_key = $2 AND p.revision = $3 AND p.state = 'Published'
-		  AND g.schema_hash IS DISTINCT FROM p.schema_hash`, ref.Version, ref.Key, revision)
-	return true, b.Send(ctx, tx)
-}
-
-// RejectHeld keeps a held revision from ever being seen.
-func RejectHeld(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) error {
-	_, err := tx.Exec(ctx, `UPDATE partition_versions SET state = 'Rejected', ended_at = now()
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND state = 'Held'`, ref.Version, ref.Key, revision)
-	if err != nil {
-		return fmt.Errorf("reject revision %d of partition %q: %w", revision, ref.Key, err)
-	}
-	return forgetReading(ctx, tx, ref, revision)
-}
-
-// RecordChecks stores the results of a revision's checks.
-func RecordChecks(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64, task uuid.UUID, results []CheckResult,
-) error {
-	hashes := make([]string, len(results))
-	for i, r := range results {
-		hashes[i] = r.Hash
-	}
-	var b pg.Batch
-	b.Exec(fmt.Sprintf("record checks of partition %q", ref.Key), `
-		INSERT INTO check_results (org_id, dataset_version, partition_key, revision, name, severity, outcome, failures, sample, error,
-			check_hash, task_id)
-		SELECT $1, $2, $3, $4, w.name, w.severity, w.outcome, w.failures, NULLIF(w.sample, 'null'), NULLIF(w.error, ''),
-			w.hash, $5
-		FROM ROWS FROM (jsonb_to_recordset($6)
-			AS (name text, severity text, outcome text, failures bigint, sample jsonb, error text), unnest($7::text[]))
-			AS w(name, severity, outcome, failures, sample, error, hash)
-		ON CONFLICT (dataset_version, partition_key, revision, name) DO UPDATE
-		SET outcome = EXCLUDED.outcome, failures = EXCLUDED.failures, sample = EXCLUDED.sample, error = EXCLUDED.error,
-		    check_hash = EXCLUDED.check_hash, task_id = EXCLUDED.task_id, at = now()`,
-		org, ref.Version, ref.Key, revision, task, results, hashes)
-
-	var passed []string
-	for _, r := range results {
-		if r.Outcome == "pass" {
-			passed = append(passed, r.Hash)
-		}
-	}
-	RecordPassed(&b, ref, revision, passed)
-	return b.Send(ctx, tx)
-}
-
-// RecordPassed adds checks, by hash, to those that a revision has passed.
-func RecordPassed(b *pg.Batch, ref Ref, revision int64, hashes []string) {
-	if len(hashes) == 0 {
-		return
-	}
-	b.Exec(fmt.Sprintf("record passed checks of partition %q", ref.Key), `
-		UPDATE partition_versions SET passed_checks = ARRAY(SELECT unnest(passed_checks) UNION SELECT unnest($4::text[]))
-		WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3 AND NOT passed_checks @> $4`,
-		ref.Version, ref.Key, revision, hashes)
-}
-
 // LoadRevision loads one revision with its committed files.
 func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revision, error) {
 	r := Revision{Version: ref.Version, Key: ref.Key, Revision: revision}
@@ -505,17 +415,6 @@ func LoadRevision(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (Revi
 		return r, err
 	}
 	return r, json.Unmarshal(schema, &r.Manifest.Schema)
-}
-
-// HeldOrPublished reports whether a revision is one that readers see, or may see yet.
-func HeldOrPublished(ctx context.Context, tx pgx.Tx, ref Ref, revision int64) (is bool, err error) {
-	err = tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM partition_versions WHERE dataset_version = $1 AND partition_key = $2 AND revision = $3
-			AND state IN ('Held', 'Published'))`, ref.Version, ref.Key, revision).Scan(&is)
-	if err != nil {
-		return false, fmt.Errorf("state of revision %d of partition %q: %w", revision, ref.Key, err)
-	}
-	return is, nil
 }
 
 // PinsOf returns what one revision was made from.
