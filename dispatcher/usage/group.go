@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/footprint"
 )
 
@@ -44,13 +45,23 @@ type names struct {
 	undivided bool // it is asked for no job
 	jobs      map[[2]string]footprint.JobOutline
 	datasets  map[output]footprint.DatasetName
+	now       map[registry.NameOfJob]string
+}
+
+// of returns an output under the name that its job has now.
+func (n names) of(o output) output {
+	if now, ok := n.now[registry.NameOfJob{DAG: o.dag, Job: o.job}]; ok {
+		o.job = now
+	}
+	return o
 }
 
 // group sums what was used by what a question asks for.
 func group(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question, used map[output]Amount,
 ) (*grouping, error) {
-	n := names{caller, q.undivided(caller), map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
+	n := names{caller: caller, undivided: q.undivided(caller), jobs: map[[2]string]footprint.JobOutline{},
+		datasets: map[output]footprint.DatasetName{}}
 	if !n.undivided {
 		jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
 		if err != nil {
@@ -58,6 +69,9 @@ func group(
 		}
 		for _, j := range jobs {
 			n.jobs[[2]string{j.DAG, j.Job}] = j
+		}
+		if n.now, err = registry.NewNames(ctx, tx, caller.OrgID, n.unknown(used)); err != nil {
+			return nil, err
 		}
 	}
 
@@ -78,6 +92,17 @@ func group(
 		g.add(n, q.By, o, used[o])
 	}
 	return g, nil
+}
+
+// unknown returns the jobs that used something and that no active version has: they are gone, or were renamed.
+func (n names) unknown(used map[output]Amount) (jobs []registry.NameOfJob) {
+	for o := range used {
+		of := registry.NameOfJob{DAG: o.dag, Job: o.job}
+		if _, ok := n.jobs[[2]string{o.dag, o.job}]; !ok && !slices.Contains(jobs, of) {
+			jobs = append(jobs, of)
+		}
+	}
+	return jobs
 }
 
 // sum adds up the steps of what is undivided, which has one row unless nothing was used.
@@ -120,13 +145,14 @@ func (n names) about(by By, o output) subject {
 
 // add adds the usage of an output to its groups, and to the total.
 func (g *grouping) add(n names, by By, o output, a Amount) {
+	counted, o := o, n.of(o) // the tables have the name that the job had then
 	hidden := n.hides(o)
 	if hidden {
 		a.Rows, a.Bytes, a.Stored = 0, 0, 0
 	}
 	g.total.add(a, 1)
 	if hidden {
-		g.hide(o)
+		g.hide(counted)
 	}
 
 	// What is written and stored is the output's own, the rest the job's.
@@ -147,7 +173,7 @@ func (g *grouping) add(n names, by By, o output, a Amount) {
 			mine.Rows, mine.Bytes, mine.Stored = 0, 0, 0
 		}
 		g.rows[i].add(mine, share)
-		g.parts = append(g.parts, part{o.dag, o.job, o.index, i, share, true, i == own && !hidden})
+		g.parts = append(g.parts, part{o.dag, counted.job, o.index, i, share, true, i == own && !hidden})
 	}
 }
 
