@@ -1,6 +1,9 @@
 package dag
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"errors"
+)
 
 // Handler is the operator of jobs that run a function of a worker, which `config: {handler: NAME}` names.
 const Handler = "handler"
@@ -158,6 +161,34 @@ func (c Catalog) For(org Org) Catalog {
 		return c
 	}
 	return c.ForOrg(c, org)
+}
+
+// While returns a catalog whose operators look at no more configs and jobs once going says no, however many are left:
+// what comes of a document then is of no use.
+func (c Catalog) While(going func() bool) Catalog {
+	all := c.Operators
+	c.Operators = make(map[string]OperatorSpec, len(all))
+	for name, op := range all {
+		if canonical := op.Canonical; canonical != nil {
+			op.Canonical = func(config map[string]any) (any, *ConfigError) {
+				if !going() {
+					return config, nil
+				}
+				return canonical(config)
+			}
+		}
+
+		if shape := op.Shape; shape != nil {
+			op.Shape = func(job *Job, inputs [][]Column) (s Shape, err error) {
+				if !going() {
+					return s, errors.New("the time for it is over")
+				}
+				return shape(job, inputs)
+			}
+		}
+		c.Operators[name] = op
+	}
+	return c
 }
 
 // ErrorChecks returns the checks that hold the revisions of an output back.

@@ -63,8 +63,8 @@ type Config struct {
 	Functions []string
 	// Elsewhere lists, by runtime of this process, the operators that only workers elsewhere run.
 	Elsewhere map[string][]string
-	// Only lists, by operator, the orgs whose tasks this process may run, by their slugs. It runs the tasks of
-	// operators that are not in it for every org.
+	// Only lists, by what dag.Job.RunsAs returns, the orgs whose tasks this process may run, by their slugs. What is
+	// not in it, it runs for every org.
 	Only map[string][]string
 
 	Signer  *authz.Signer // signs capability tokens; nil: no task runs outside of this process

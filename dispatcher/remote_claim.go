@@ -44,6 +44,7 @@ func (c Claimant) needs(known *operators.Registry) []string {
 	if len(c.Operators)+len(c.Handlers) == 0 {
 		return nil
 	}
+
 	out := make([]string, 0, len(c.Operators)+len(c.Handlers))
 	for _, o := range c.Operators {
 		version := o.Version
@@ -51,6 +52,9 @@ func (c Claimant) needs(known *operators.Registry) []string {
 			version = op.Spec().Version
 		}
 		out = append(out, o.Name+"@"+version)
+		if _, folder, ok := strings.Cut(dag.FolderExport, o.Name+" "); ok { // it has folders of its own
+			out = append(out, o.Name+"@"+version+" "+folder)
+		}
 	}
 	for _, h := range c.Handlers {
 		out = append(out, dag.Handler+":"+h)

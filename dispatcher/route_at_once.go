@@ -267,6 +267,6 @@ func (n *nextClaim) claim(
 // cursors is none: another transaction may hold the cursors.
 func (d *Dispatcher) runsJob(job *registry.Job) bool {
 	return slices.Contains(d.InProcessRuntimes(), job.Def.Runtime) &&
-		!slices.Contains(d.Elsewhere[job.Def.Runtime], job.Def.Operator) && d.mayRun(job.Def.Operator, job.OrgSlug) &&
+		!slices.Contains(d.Elsewhere[job.Def.Runtime], job.Def.Operator) && d.mayRun(job.Def.RunsAs(), job.OrgSlug) &&
 		!slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool { return stale.Follows(job, in) })
 }

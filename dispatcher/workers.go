@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // registerFor is how long a starting process waits for a database that is away. Each dead connection of the pool uses
@@ -77,21 +78,40 @@ func (d *Dispatcher) Register(ctx context.Context) error {
 	return nil
 }
 
-// mayRun reports whether the config of this process lets it run an operator for an org. Servers may have different
-// ones, as while a config is rolled out: each leaves to the others what it may not run.
-func (d *Dispatcher) mayRun(operator, orgSlug string) bool {
-	orgs, bound := d.Only[operator]
+// mayRun reports whether the config of this process lets it run jobs for an org, by what dag.Job.RunsAs returns of
+// them. Servers may have different ones, as while a config is rolled out: each leaves to the others what it may not
+// run.
+func (d *Dispatcher) mayRun(runsAs, orgSlug string) bool {
+	orgs, bound := d.Only[runsAs]
 	return !bound || slices.Contains(orgs, orgSlug)
+}
+
+// LeavesToOthers reports whether this process leaves it to other servers to list what a source is to read: its config
+// does not let it, and that of a live one does. Where nobody may, each tries, and the error says what is missing.
+func (d *Dispatcher) LeavesToOthers(ctx context.Context, job *registry.Job, now time.Time) (leaves bool, err error) {
+	if d.mayRun(job.Def.RunsAs(), job.OrgSlug) {
+		return false, nil
+	}
+	err = d.Pool.QueryRow(ctx, `SELECT `+MayRun("$1::text", "$2::text", "$3"), job.Def.RunsAs(), job.OrgSlug,
+		now.Add(-tasks.WorkerDeadAfter)).Scan(&leaves)
+	return leaves, fault.Wrap(err, "servers that may run "+job.Def.Operator)
+}
+
+// MayRun returns the SQL condition that a live server may run what RunsAs names, for an org, given as its slug: one
+// that was heard of after a time.
+func MayRun(runsAs, orgSlug, after string) string {
+	return `EXISTS (SELECT FROM workers w WHERE w.token = '' AND w.last_heartbeat > ` + after + ` AND w.drained_at IS NULL
+		AND coalesce(w.only_for -> ` + runsAs + ` ? ` + orgSlug + `, true))`
 }
 
 // runsQueue is mayRun for the tasks of a queue.
 func (d *Dispatcher) runsQueue(ctx context.Context, tx pgx.Tx, q tasks.Queue) (bool, error) {
-	operator := tasks.OperatorOf(q.Needs)
-	if _, bound := d.Only[operator]; !bound {
+	runsAs := tasks.RunsAsOf(q.Needs)
+	if _, bound := d.Only[runsAs]; !bound {
 		return true, nil
 	}
 	slug, err := d.slugs.of(ctx, tx, q.Org)
-	return d.mayRun(operator, slug), err
+	return d.mayRun(runsAs, slug), err
 }
 
 // slugs remembers the slugs of orgs, which never change.

@@ -272,7 +272,11 @@ func (bs *Builds) endGone(ctx context.Context, jobs []*registry.Job, now time.Ti
 		if err != nil {
 			return false, err
 		}
-		if before == 0 {
+		leaves, err := bs.dispatcher.LeavesToOthers(ctx, job, now)
+		if err != nil {
+			return false, err
+		}
+		if before == 0 || leaves {
 			continue
 		}
 
@@ -324,7 +328,11 @@ func (bs *Builds) readSources(
 		if !ok {
 			continue
 		}
-		if bs.pressure.Holds(job.OrgID, job.DAG) {
+		leaves, err := bs.dispatcher.LeavesToOthers(ctx, job, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		if leaves || bs.pressure.Holds(job.OrgID, job.DAG) {
 			unread = append(unread, job.Name)
 			continue
 		}

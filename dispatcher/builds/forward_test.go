@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // parked deploys a DAG forward-only and leaves it ready.
@@ -337,10 +338,21 @@ jobs:
 `, "2024-03", first)
 	}
 	w.Serve(from("2024-03"))
+	between := func(v1, v2 int) string {
+		t.Helper()
+		diff, err := deploy.New(w.D.Registry).DiffVersions(t.Context(), w.Caller, "mail", v1, v2)
+		require.NoError(t, err)
+		return actions(diff.Changes)["months"]
+	}
 	reason := func(first string) string { return actions(w.Plan(from(first)).Changes)["months"] }
 	require.Equal(t, "reuse: asked from 2024-01 on, for 2 more partitions, once it serves", reason("2024-01"))
 	require.Equal(t, "reuse: asked from 2024-05 on; what it has made from 2024-03 on stays", reason("2024-05"))
 	require.Equal(t, "reuse: same definition", reason("2024-03"))
+
+	// A difference of versions says the same.
+	w.Serve(from("2024-01"))
+	require.Equal(t, "reuse: asked from 2024-01 on, for 2 more partitions, once it serves", between(1, 2))
+	require.Equal(t, "reuse: asked from 2024-03 on; what it has made from 2024-01 on stays", between(2, 1))
 }
 
 // Nobody has forced what is rebuilt because a version that never served was forward-only.

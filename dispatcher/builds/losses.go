@@ -149,6 +149,12 @@ func (bs *Builds) readAgain(
 		if len(missing) == 0 && len(older) == 0 {
 			continue
 		}
+		if leaves, err := bs.dispatcher.LeavesToOthers(ctx, job, now); err != nil {
+			return false, "", err
+		} else if leaves {
+			again = true // the build waits for one of them
+			continue
+		}
 
 		if _, err := bs.enumerate(ctx, job, sources.Again(op, older), now); err != nil {
 			if operators.IsPermanent(err) || now.Sub(b.Started) > EnumerateFor {

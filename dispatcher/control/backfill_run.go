@@ -36,9 +36,8 @@ type running struct {
 // the backfill when no partition is left.
 func (ctl *Control) AdvanceBackfills(ctx context.Context, now time.Time) (more bool, err error) {
 	rows, err := ctl.pool.Query(ctx, `
-		SELECT id, org_id, dag_name, job_name, job_id, dataset_versions, propagate, concurrency,
-			created_by
-		FROM backfills WHERE status = 'Running' ORDER BY id`)
+		SELECT id, org_id, dag_name, `+jobOfBackfill+`, job_id, dataset_versions, propagate, concurrency, created_by
+		FROM backfills b WHERE status = 'Running' ORDER BY id`)
 	if err != nil {
 		return false, fmt.Errorf("list running backfills: %w", err)
 	}

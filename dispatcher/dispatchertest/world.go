@@ -96,6 +96,7 @@ func NewWorld(t *testing.T, change ...func(*storage.Config)) *World {
 var builtin = sync.OnceValues(func() (*operators.Registry, error) {
 	return standard.New(operators.Options{Engines: enginetest.Engines(),
 		Threads: 1, ReuseByColumn: true, AllowedAddresses: []string{"127.0.0.0/8"},
+		ExportRoots: map[string][]string{"acme": {os.TempDir()}},
 		Command: operators.CommandOptions{Every: true, Paths: append(operators.ToolFolders(), os.TempDir()),
 			Shared: []string{os.TempDir()}}})
 })

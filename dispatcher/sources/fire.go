@@ -197,6 +197,7 @@ func (src *Sources) Sync(
 	}
 
 	names, nexts, paths, steady, lists := []string{}, []*time.Time{}, []*string{}, []bool{}, []bool{}
+	var runAs []string
 	for _, job := range jobs {
 		if job.Def.Source == nil {
 			continue
@@ -215,7 +216,7 @@ func (src *Sources) Sync(
 		paths = append(paths, tasks.NullIfEmpty(job.Def.Source.Path))
 		steady = append(steady, job.Def.Source.Kind == dag.SourceAlwaysOn)
 		_, enumerates := src.Enumerator(job)
-		lists = append(lists, enumerates)
+		lists, runAs = append(lists, enumerates), append(runAs, job.Def.RunsAs())
 	}
 
 	// Two jobs may swap their paths, which are unique.
@@ -225,14 +226,15 @@ func (src *Sources) Sync(
 		return fmt.Errorf("sources of %s: %w", b.DAG, err)
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on, enumerates)
-		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady, w.lists
-		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[], $8::boolean[])
-			AS w(name, next, path, steady, lists)
+		INSERT INTO sources (org_id, dag_name, job_name, state, next_fire_at, hook_path, updated_at, always_on, enumerates,
+			operator)
+		SELECT $1, $2, w.name, 'Pending', w.next, w.path, $6, w.steady, w.lists, w.operator
+		FROM unnest($3::text[], $4::timestamptz[], $5::text[], $7::boolean[], $8::boolean[], $9::text[])
+			AS w(name, next, path, steady, lists, operator)
 		ON CONFLICT (org_id, dag_name, job_name) DO UPDATE
 		SET next_fire_at = EXCLUDED.next_fire_at, hook_path = EXCLUDED.hook_path, updated_at = $6,
-			always_on = EXCLUDED.always_on, enumerates = EXCLUDED.enumerates`,
-		b.OrgID, b.DAG, names, nexts, paths, now, steady, lists)
+			always_on = EXCLUDED.always_on, enumerates = EXCLUDED.enumerates, operator = EXCLUDED.operator`,
+		b.OrgID, b.DAG, names, nexts, paths, now, steady, lists, runAs)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "idx_sources_hook" {
 		return fault.New(fault.Conflict, "a webhook of %s has the path of another DAG's by now", b.DAG).
 			WithHint("give one of them another path")

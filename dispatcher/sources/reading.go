@@ -11,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
@@ -76,8 +78,8 @@ func (src *Sources) read(ctx context.Context, now time.Time) error {
 // EndReading waits for the sources that are being read.
 func (src *Sources) EndReading() { src.readers.running.Wait() }
 
-// takeToRead takes sources that are due and that nobody reads. They stay due until they have been read: if that is cut
-// off, another process reads them.
+// takeToRead takes sources that are due and that nobody reads, but for those that other servers may list, and this one
+// may not. They stay due until they have been read: if that is cut off, another process reads them.
 func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource, error) {
 	orgs, counts := src.readers.busy()
 	held := src.pressure.Held()
@@ -85,8 +87,10 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 		WITH due AS (
 			SELECT org_id, dag_name, job_name, row_number() OVER (PARTITION BY org_id ORDER BY next_fire_at) AS n
 			FROM sources
-			WHERE next_fire_at <= $1 AND enumerates AND state <> 'Draining' AND NOT `+held.Condition(6)+`
-			  AND coalesce(reading_until <= $1, true) AND `+tasks.NotPaused+`),
+			WHERE next_fire_at <= $1 AND enumerates AND state <> 'Draining' AND NOT `+held.Condition(8)+`
+			  AND coalesce(reading_until <= $1, true) AND `+tasks.NotPaused+`
+			  AND (coalesce($6::jsonb -> operator ? org_slug(org_id), true)
+				OR NOT `+dispatcher.MayRun("sources.operator", "org_slug(sources.org_id)", "$7")+`)),
 		taken AS (
 			SELECT s.org_id, s.dag_name, s.job_name FROM sources s
 			JOIN due d ON d.org_id = s.org_id AND d.dag_name = s.dag_name AND d.job_name = s.job_name
@@ -96,7 +100,8 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 		UPDATE sources s SET reading_until = $5, last_fire_at = $1, state = 'Running', error = NULL, updated_at = $1
 		FROM taken t WHERE t.org_id = s.org_id AND t.dag_name = s.dag_name AND t.job_name = s.job_name
 		RETURNING s.org_id, s.dag_name, s.job_name, s.next_fire_at`,
-		append([]any{now, orgs, counts, readersPerOrg, now.Add(readingFor)}, held.Args()...)...)
+		append([]any{now, orgs, counts, readersPerOrg, now.Add(readingFor), src.dispatcher.Only,
+			now.Add(-tasks.WorkerDeadAfter)}, held.Args()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("take sources to read: %w", err)
 	}
@@ -129,7 +134,7 @@ func (src *Sources) readOne(ctx context.Context, s dueSource, now time.Time) {
 		if next == nil || again.Before(*next) {
 			next = &again
 		}
-		text = strings.ToValidUTF8(failed.Error(), "\uFFFD") // names of files are any bytes
+		text = strings.ToValidUTF8(fault.Text(failed), "\uFFFD") // names of files are any bytes
 		src.log.Error("a source cannot be read, will try again", "dag", s.DAG, "job", s.Name, "error", failed)
 	case next != nil && next.Before(ended): // it took longer than it rests
 		next = &ended

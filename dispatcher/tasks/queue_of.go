@@ -36,7 +36,7 @@ func QueuesOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, slug string, most i
 			SELECT FROM workers w
 			WHERE q.runtime = ANY(w.runtimes) AND w.last_heartbeat > $2 AND w.drained_at IS NULL AND w.unfit IS NULL
 				AND (w.orgs IS NULL OR $1 = ANY(w.orgs))
-				AND coalesce(w.only_for -> (`+OperatorColumn+`) ? $4, true)
+				AND coalesce(w.only_for -> (`+RunsAsColumn+`) ? $4, true)
 				AND (q.needs = '`+NeedCheck+`' OR w.operators = '{}' OR q.needs = ANY(w.operators)
 					OR `+OperatorColumn+` = ANY(w.operators)))
 		FROM q CROSS JOIN LATERAL (

@@ -59,6 +59,10 @@ func (s Scope) Key() string {
 // OperatorColumn is the SQL expression for the operator in ready.needs.
 const OperatorColumn = `CASE WHEN starts_with(q.needs, 'handler:') THEN 'handler' ELSE split_part(q.needs, '@', 1) END`
 
+// RunsAsColumn is the SQL expression for RunsAsOf(ready.needs).
+const RunsAsColumn = `CASE WHEN starts_with(q.needs, 'handler:') THEN 'handler'
+	ELSE regexp_replace(q.needs, '@[^ ]*', '') END`
+
 // walk returns the SQL of the recursive CTE "queues", the queues of the scope that are not empty, and its arguments. It
 // relies on idx_ready_queue, and touches one place of it for each queue; where the scope names no needs, one more for
 // each that there are.

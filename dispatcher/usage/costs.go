@@ -139,6 +139,9 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 	}
 
 	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+		if err := n.rename(ctx, tx, used); err != nil {
+			return err
+		}
 		groups := group(n, q, used)
 		u.rank(q, groups, now)
 

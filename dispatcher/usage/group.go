@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/footprint"
 )
 
@@ -44,11 +45,21 @@ type names struct {
 	undivided bool // it is asked for no job
 	jobs      map[[2]string]footprint.JobOutline
 	datasets  map[output]footprint.DatasetName
+	now       map[registry.NameOfJob]string
+}
+
+// of returns an output under the name that its job has now.
+func (n names) of(o output) output {
+	if now, ok := n.now[registry.NameOfJob{DAG: o.dag, Job: o.job}]; ok {
+		o.job = now
+	}
+	return o
 }
 
 // readNames reads what a question has to know of jobs and datasets.
 func readNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (names, error) {
-	n := names{caller, q.undivided(caller), map[[2]string]footprint.JobOutline{}, map[output]footprint.DatasetName{}}
+	n := names{caller: caller, undivided: q.undivided(caller), jobs: map[[2]string]footprint.JobOutline{},
+		datasets: map[output]footprint.DatasetName{}}
 	if !n.undivided {
 		jobs, err := footprint.JobOutlines(ctx, tx, caller, q.DAG)
 		if err != nil {
@@ -80,6 +91,22 @@ func group(n names, q Question, used map[output]Amount) *grouping {
 		g.add(n, q.By, o, used[o])
 	}
 	return g
+}
+
+// rename finds the names that jobs have now which used something and which no active version has: they are gone, or
+// were renamed.
+func (n *names) rename(ctx context.Context, tx pgx.Tx, used map[output]Amount) (err error) {
+	if n.undivided {
+		return nil
+	}
+	unknown := map[registry.NameOfJob]bool{}
+	for o := range used {
+		if _, ok := n.jobs[[2]string{o.dag, o.job}]; !ok {
+			unknown[registry.NameOfJob{DAG: o.dag, Job: o.job}] = true
+		}
+	}
+	n.now, err = registry.NewNames(ctx, tx, n.caller.OrgID, slices.Collect(maps.Keys(unknown)))
+	return err
 }
 
 // sum adds up the steps of what is undivided, which has one row unless nothing was used.
@@ -122,13 +149,14 @@ func (n names) about(by By, o output) subject {
 
 // add adds the usage of an output to its groups, and to the total.
 func (g *grouping) add(n names, by By, o output, a Amount) {
+	counted, o := o, n.of(o) // the tables have the name that the job had then
 	hidden := n.hides(o)
 	if hidden {
 		a.Rows, a.Bytes, a.Stored = 0, 0, 0
 	}
 	g.total.add(a, 1)
 	if hidden {
-		g.hide(o)
+		g.hide(counted)
 	}
 
 	// What is written and stored is the output's own, the rest the job's.
@@ -149,7 +177,7 @@ func (g *grouping) add(n names, by By, o output, a Amount) {
 			mine.Rows, mine.Bytes, mine.Stored = 0, 0, 0
 		}
 		g.rows[i].add(mine, share)
-		g.parts = append(g.parts, part{o.dag, o.job, o.index, i, share, true, i == own && !hidden})
+		g.parts = append(g.parts, part{o.dag, counted.job, o.index, i, share, true, i == own && !hidden})
 	}
 }
 

@@ -1,15 +1,18 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/catalog"
 	"github.com/dagctl/dagctl/registry/footprint"
 )
@@ -78,11 +81,15 @@ func (u *Usage) Trend(
 
 // readDays reads the days of a job.
 func (u *Usage) readDays(ctx context.Context, tx pgx.Tx, caller authz.Caller, t *Trend, since time.Time) error {
+	names, err := countedAs(ctx, tx, caller.OrgID, t, since)
+	if err != nil {
+		return err
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT day, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint, sum(rows)::bigint,
 			sum(bytes)::bigint, (array_agg(durations::text ORDER BY output))[1]::bigint[]
-		FROM usage_days WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND day >= $4
-		GROUP BY day ORDER BY day`, caller.OrgID, t.DAG, t.Job, since)
+		FROM usage_days WHERE org_id = $1 AND dag_name = $2 AND job_name = ANY($3) AND day >= $4
+		GROUP BY day ORDER BY day`, caller.OrgID, t.DAG, names, since)
 	if err != nil {
 		return err
 	}
@@ -108,6 +115,27 @@ func (u *Usage) readDays(ctx context.Context, tx pgx.Tx, caller authz.Caller, t 
 			return nil
 		})
 	return err
+}
+
+// countedAs returns the names under which the usage of a job was counted since a time: its own, and those that it had.
+func countedAs(ctx context.Context, tx pgx.Tx, org uuid.UUID, t *Trend, since time.Time) (names []string, err error) {
+	rows, err := tx.Query(ctx, `SELECT DISTINCT dag_name, job_name FROM usage_days
+		WHERE org_id = $1 AND dag_name = $2 AND day >= $3`, org, t.DAG, since)
+	if err != nil {
+		return nil, err
+	}
+	counted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[registry.NameOfJob])
+	if err != nil {
+		return nil, err
+	}
+
+	now, err := registry.NewNames(ctx, tx, org, counted)
+	for _, of := range counted {
+		if cmp.Or(now[of], of.Job) == t.Job {
+			names = append(names, of.Job)
+		}
+	}
+	return names, err
 }
 
 // Now is what there is at this moment in an org.

@@ -134,3 +134,59 @@ jobs:
 	require.NoError(t, err)
 	require.Equal(t, map[string][2]int{"sums": {0, 2}, "twice": {0, 2}}, progressOf(v.Build))
 }
+
+// Once a source or a job that is built anew has split its rows, its partitions are known, and those of what reads them.
+func TestProgressOfABuildOfASplit(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "date,v\n2026-01-01,1\n2026-01-02,2\n")
+	const split = `
+name: mail
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    config: { path: "a.csv", format: csv, types: { date: DATE } }
+  - name: days
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    partition_by: { time: day, column: date }
+    config: { query: "SELECT * FROM raw" }
+  - name: sums
+    operator: sql
+    inputs: [{ from: { job: days } }]
+    config: { query: "SELECT sum(v)::BIGINT AS v FROM days" }
+`
+	w.Serve(split)
+	version := 1
+	progress := func() map[string][2]int {
+		t.Helper()
+		v, err := w.D.Views.VersionDetail(t.Context(), w.Caller, "mail", version, time.Now())
+		require.NoError(t, err)
+		return progressOf(v.Build)
+	}
+	next := func() {
+		t.Helper()
+		w.Advance()
+		dispatchertest.Execute(t.Context(), w.D, w.One(w.D))
+		w.Route()
+	}
+
+	version++
+	w.Deploy(dispatchertest.Edit(split, "types: { date: DATE }", "types: { date: DATE, v: INTEGER }"))
+	require.Equal(t, map[string][2]int{"raw": {0, 1}, "days": {0, -1}, "sums": {0, -1}}, progress())
+	next()
+	require.Equal(t, map[string][2]int{"raw": {1, 1}, "days": {0, -1}, "sums": {0, -1}}, progress())
+	next()
+	require.Equal(t, map[string][2]int{"raw": {1, 1}, "days": {2, 2}, "sums": {0, 2}}, progress())
+	w.Settle()
+
+	version++
+	w.Deploy(dispatchertest.Edit(split, "    config: { path: ",
+		"    partition_by: { time: day, column: date }\n    config: { path: ",
+		"    partition_by: { time: day, column: date }\n    config: { query: \"SELECT * FROM raw\" }",
+		"    config: { query: \"SELECT v FROM raw\" }"))
+	require.Equal(t, map[string][2]int{"raw": {0, -1}, "days": {0, -1}, "sums": {0, -1}}, progress())
+	next()
+	require.Equal(t, map[string][2]int{"raw": {2, 2}, "days": {0, 2}, "sums": {0, 2}}, progress())
+}

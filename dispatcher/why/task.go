@@ -193,8 +193,8 @@ func (e *explainer) queued(ctx context.Context, p placed, job *registry.Job, r *
 			CROSS JOIN LATERAL (SELECT coalesce(only_for -> $5::text ? $6::text, true) AS may) AS m) AS w
 		WHERE $1 = ANY(runtimes) AND last_heartbeat > $2 AND drained_at IS NULL AND (orgs IS NULL OR $3 = ANY(orgs))
 			AND ($4::text = 'check' OR operators = '{}' OR $4 = ANY(operators))`,
-		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer, operator, job.OrgSlug).Scan(&workers,
-		&slots, &taken, &unfit, &reason, &barred)
+		p.runtime, e.now.Add(-tasks.WorkerDeadAfter), e.caller.OrgID, offer, tasks.RunsAsOf(needs),
+		job.OrgSlug).Scan(&workers, &slots, &taken, &unfit, &reason, &barred)
 	if err != nil {
 		return fmt.Errorf("workers for %s: %w", p.runtime, err)
 	}

@@ -208,6 +208,10 @@ func (r Reason) subject(hidden string) string {
 // fixed is a text that does not depend on the fields of a reason.
 func fixed(text string) func(Reason) string { return func(Reason) string { return text } }
 
+// settingOf says in which setting of a server's config the orgs are that may use an operator.
+var settingOf = map[string]string{"command": " (`operators.allow_command`)", "file_source": " (`file_roots`)",
+	"parquet_export": " (`export_roots`)"}
+
 var taskWordings = map[Code]wording{
 	WhyQueued: {"a task", func(r Reason) string {
 		return fmt.Sprintf("it is ready, with %s before it in its DAG", plural.Of(r.Count, "task"))
@@ -218,7 +222,7 @@ var taskWordings = map[Code]wording{
 	}},
 	WhyNotAllowed: {"a task", func(r Reason) string {
 		return fmt.Sprintf("no live server may run it: an admin of the server lists the org where its config lets "+
-			"orgs use the operator%s", named(r.Operator))
+			"orgs use the operator%s%s", named(r.Operator), settingOf[r.Operator])
 	}},
 	whyWorkersBusy: {"a task", func(r Reason) string {
 		return fmt.Sprintf("all %d slots of the workers for %s are taken", r.Max, r.Runtime)

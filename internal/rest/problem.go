@@ -80,6 +80,8 @@ func kindOf(status int) fault.Kind {
 	return fault.Internal
 }
 
+const tookTooLong = "the request took too long"
+
 // ProblemOf converts an error to HTTP; nothing else does. The answer to an unclassified error reveals nothing about it.
 func ProblemOf(err error) *Problem {
 	var p *Problem
@@ -98,7 +100,7 @@ func ProblemOf(err error) *Problem {
 		p.Status, p.Detail = http.StatusRequestEntityTooLarge,
 			largerThan(tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded):
-		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "the request took too long",
+		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, tookTooLong,
 			"try again, or ask for less at once; /readyz says whether the database answers"
 	case pg.Away(err):
 		p.Status, p.Detail, p.Hint = http.StatusServiceUnavailable, "a service that the server needs does not respond",
@@ -169,6 +171,7 @@ func (a *API) WriteError(w http.ResponseWriter, r *http.Request, err error) {
 
 // WriteProblem answers a request with a problem.
 func WriteProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
+	answerLate(r.Context())
 	p = p.in(r.Context())
 	for name, values := range p.header {
 		w.Header()[name] = values

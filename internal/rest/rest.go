@@ -51,6 +51,7 @@ type API struct {
 	metrics *metrics
 	log     *slog.Logger
 	timeout time.Duration
+	grace   time.Duration
 
 	pageError func(w http.ResponseWriter, r *http.Request, p *Problem)
 
@@ -67,6 +68,7 @@ func New(cfg Config) (*API, error) {
 		mux:     http.NewServeMux(),
 		log:     cmp.Or(cfg.Logger, slog.Default()),
 		timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
+		grace:   grace,
 
 		pageError: cfg.PageError,
 	}
@@ -124,7 +126,7 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 
 	op.Middlewares = append(huma.Middlewares{func(hc huma.Context, next func(huma.Context)) {
 		_, w := humago.Unwrap(hc)
-		ctx, cancel := limitTime(hc.Context(), w, timeout)
+		ctx, cancel := a.limitTime(hc.Context(), w, timeout)
 		defer cancel()
 		next(huma.WithContext(hc, ctx))
 	}}, append(op.Middlewares, refuseUnknown)...)
@@ -134,8 +136,13 @@ func Register[I, O any](a *API, op huma.Operation, fn func(context.Context, *I) 
 		if err == nil {
 			out, err = fn(ctx, in)
 		}
+		answerLate(ctx)
 		if err != nil {
-			return nil, a.problem(ctx, err)
+			p := a.problem(ctx, err)
+			if overtime(ctx, err) && p.Detail == tookTooLong {
+				p.Detail = fmt.Sprintf("%s %s took longer than the %s that it may take", op.Method, op.Path, timeout)
+			}
+			return nil, p
 		}
 		return out, nil
 	})
@@ -186,7 +193,7 @@ func (a *API) handle(pattern string, timeout time.Duration, maxBody int64, fn ht
 			w, r, cancel = moving(w, r, a.timeout)
 		} else {
 			var ctx context.Context
-			ctx, cancel = limitTime(r.Context(), w, timeout)
+			ctx, cancel = a.limitTime(r.Context(), w, timeout)
 			r = r.WithContext(ctx)
 		}
 		defer cancel()
@@ -200,17 +207,40 @@ func (a *API) Timeout() time.Duration { return a.timeout }
 
 // limitTime bounds a handler, the reading of what it reads, and the writing of its answer to a client that may never
 // take it. A writer that has no deadlines, as in tests, is not bounded.
-func limitTime(ctx context.Context, w http.ResponseWriter, d time.Duration) (context.Context, context.CancelFunc) {
+func (a *API) limitTime(
+	ctx context.Context, w http.ResponseWriter, d time.Duration,
+) (context.Context, context.CancelFunc) {
 	conn, deadline := http.NewResponseController(w), time.Time{}
 	if d > 0 {
-		deadline = time.Now().Add(d + grace)
+		deadline = time.Now().Add(d + a.grace)
 	}
 	_ = conn.SetReadDeadline(deadline)
 	_ = conn.SetWriteDeadline(deadline)
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, d)
+	return context.WithTimeout(context.WithValue(ctx, connKey{}, late{conn, a.grace}), d)
+}
+
+// late gives an answer time that comes later than its request may take: what computes without an end in sight may heed
+// its limit late, and the connection has no time left by then.
+type late struct {
+	conn  *http.ResponseController
+	grace time.Duration
+}
+
+type connKey struct{}
+
+// answerLate gives the answer to a request whose time is over as much time as that of any other.
+func answerLate(ctx context.Context) {
+	if l, ok := ctx.Value(connKey{}).(late); ok && ctx.Err() != nil {
+		_ = l.conn.SetWriteDeadline(time.Now().Add(l.grace))
+	}
+}
+
+// overtime reports whether a request failed because its time is over.
+func overtime(ctx context.Context, err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
 // route hands a request to the mux, and says in the API's own shape what the mux would say in plain text.

@@ -35,7 +35,7 @@ type columnsAhead struct {
 func (d *deploy) workOutColumns(
 	ctx context.Context, tx pgx.Tx, was contract.Contract, next *contract.Contract, live []planned,
 ) error {
-	w := columnsAhead{d: d, catalog: d.deployer.catalogFor(d.caller),
+	w := columnsAhead{d: d, catalog: d.deployer.catalogFor(ctx, d.caller),
 		next: map[outputRef]*contract.Dataset{}, same: map[string][]dag.Column{},
 		done: map[string]bool{}}
 	unknown := false

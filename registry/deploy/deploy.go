@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,12 +67,12 @@ func (dp *Deployer) parse(
 	}
 	readBeside(file, req.Beside)
 
-	catalog := dp.catalogFor(caller)
+	catalog := dp.catalogFor(ctx, caller)
 	if folders := dp.registry.Folders; folders != nil {
 		catalog.Folders = func(dag, path string) error { return fault.Hinted(folders(caller.OrgSlug, dag, path)) }
 	}
 	doc, problems := dag.Parse(file, catalog)
-	if err := problems.Unseen(); err != nil {
+	if err := cmp.Or(ctx.Err(), problems.Unseen()); err != nil {
 		return nil, err
 	}
 	if len(problems) > 0 {
@@ -84,9 +85,10 @@ func (dp *Deployer) parse(
 	return doc, refuseUnserved(doc, dp.catalog.Operators)
 }
 
-// catalogFor returns the catalog whose functions work for the caller's org.
-func (dp *Deployer) catalogFor(caller authz.Caller) dag.Catalog {
-	return dp.catalog.For(dag.Org{ID: caller.OrgID.String(), Slug: caller.OrgSlug})
+// catalogFor returns the catalog whose functions work for the caller's org, as long as ctx does.
+func (dp *Deployer) catalogFor(ctx context.Context, caller authz.Caller) dag.Catalog {
+	return dp.catalog.For(dag.Org{ID: caller.OrgID.String(), Slug: caller.OrgSlug}).
+		While(func() bool { return ctx.Err() == nil })
 }
 
 // define parses a document and hashes the definitions of its jobs: the part of a deploy that needs no lock. It calls
@@ -102,8 +104,8 @@ func (dp *Deployer) define(ctx context.Context, caller authz.Caller, dagName str
 		if err := dp.identifyJobs(ctx, caller.OrgID, doc, req.YAML); err != nil {
 			return err
 		}
-		definitions, err := dag.Define(doc, dp.catalogFor(caller))
-		if err != nil {
+		definitions, err := dag.Define(doc, dp.catalogFor(ctx, caller))
+		if err = cmp.Or(ctx.Err(), err); err != nil {
 			return err
 		}
 		changed = with(doc, definitions)

@@ -122,6 +122,10 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 		case !builds:
 			f.kept[job.Name] = sortedKeys(published[own])
 			f.sources[job.Name] = partitions{keys: f.kept[job.Name]}
+		case job.Def.Splits():
+			if hasSplit(job, all, published, open) {
+				f.kept[job.Name] = sortedKeys(published[own])
+			}
 		case job.Def.Source != nil:
 			other, serves := live[own]
 			keys := union(sortedKeys(published[own]), sortedKeys(published[other]), open[job.Origin])
@@ -129,6 +133,23 @@ func (dp *Deployer) buildForecast(ctx context.Context, tx pgx.Tx, version uuid.U
 		}
 	}
 	return published, f, nil
+}
+
+// hasSplit reports whether a job of a build has split its rows, so that its partitions are known: it has some, and
+// neither it nor a job whose outputs it reads has open tasks, or nothing yet.
+func hasSplit(
+	job *registry.Job, all []*registry.Job, published map[uuid.UUID]map[string]int64, open map[uuid.UUID][]string,
+) bool {
+	reads := upstreamOf(&job.Def)
+	for _, j := range all {
+		if j.ID != job.ID && !slices.Contains(reads, j.Name) {
+			continue
+		}
+		if len(open[j.Origin]) > 0 || len(j.Outputs) > 0 && len(published[j.Outputs[0].Generation.Version]) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // versionJobs returns all jobs of a version, in the order of its document.

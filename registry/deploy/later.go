@@ -15,14 +15,17 @@ import (
 )
 
 // A changed definition of a forward-only job rebuilds nothing, so its dataset is reused. Plans and diffs say that the
-// definition changed all the same, and from when on it counts.
+// definition changed all the same, and from when on it counts; and which partitions a source is asked for.
 
-// noteLater says so in the changes between two pointer sets. version is that of live, and next returns the definition
+// noteLater says both in the changes between two pointer sets. version is that of live, and next returns the definition
 // of a job in the other; false if it has none.
 func (dp *Deployer) noteLater(
 	ctx context.Context, tx pgx.Tx, changes []registry.Change, live []planned, version uuid.UUID,
 	next func(job string) (*dag.Job, bool),
 ) error {
+	if err := noteAsked(ctx, tx, changes, live, version, next); err != nil {
+		return err
+	}
 	forwardOnly := func(job *dag.Job) bool { return job.ForwardOnly(dp.catalog.Operators[job.Operator]) }
 	reused, err := reusedBy(ctx, tx, changes, live, version, next, forwardOnly)
 	if err != nil {

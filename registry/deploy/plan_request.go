@@ -190,9 +190,6 @@ func (d *deploy) changes(
 	if err := d.deployer.noteLater(ctx, tx, changes, live, d.serves, d.doc.Job); err != nil {
 		return nil, err
 	}
-	if err := noteAsked(ctx, tx, changes, live, d.serves, d.doc.Job); err != nil {
-		return nil, err
-	}
 	d.noteTakeovers(changes)
 	if err := d.noteFollowers(ctx, tx, live, next, changes); err != nil {
 		return nil, err

@@ -1,12 +1,17 @@
 package deploy
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
 )
 
 func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
@@ -37,4 +42,27 @@ func TestWhatTheEngineDoesNotDoIsRefused(t *testing.T) {
 		require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.Source.Kind = kind }), nil))
 	}
 	require.NoError(t, refuseUnserved(job(func(j *dag.Job) { j.PartitionBy.Kind = dag.ByCursor }), nil))
+}
+
+// A plan whose time is over looks at no more jobs, however many there are.
+func TestAPlanEndsWithItsTime(t *testing.T) {
+	t.Parallel()
+	ctx, end := context.WithCancelCause(t.Context())
+	looked := 0
+	slow := dag.OperatorSpec{Name: "slow", Version: "1", Source: true, ConfigSchema: json.RawMessage(`{"type": "object"}`),
+		Canonical: func(config map[string]any) (any, *dag.ConfigError) {
+			looked++
+			end(nil)
+			return config, nil
+		}}
+	catalog := dag.Catalog{Runtimes: []string{"dispatcher"}, Operators: map[string]dag.OperatorSpec{"slow": slow}}
+	text := "name: many\njobs:\n"
+	for i := range 100 {
+		text += fmt.Sprintf("  - {name: j%d, operator: slow, source: {kind: manual}, config: {n: %d}}\n", i, i)
+	}
+
+	dp := &Deployer{catalog: catalog, registry: &registry.Registry{}}
+	err := dp.define(ctx, authz.Caller{}, "many", registry.DeployRequest{YAML: text}, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, looked)
 }

@@ -19,9 +19,10 @@ type JobName struct {
 	DAG, Job string
 }
 
-// JobNames returns the names of job rows. Rows that are gone are absent.
+// JobNames returns the names of origins: those that they have now, where they were renamed. Rows that are gone are
+// absent.
 func JobNames(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]JobName, error) {
-	rows, err := tx.Query(ctx, `SELECT id, org_id, dag_name, name FROM jobs WHERE id = ANY($1)`, ids)
+	rows, err := tx.Query(ctx, `SELECT id, org_id, dag_name, coalesce(known_as, name) FROM jobs WHERE id = ANY($1)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("names of %d jobs: %w", len(ids), err)
 	}

@@ -1,11 +1,14 @@
 package server
 
 import (
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/operators"
 )
@@ -53,10 +56,13 @@ func OrgsOf(setting, value string) (OrgList, error) {
 	return orgs, nil
 }
 
-// only returns the orgs for which this process runs the operators that it runs for some orgs alone. No list is nil:
-// other processes read it as JSON, where null would say nothing.
+// only returns the orgs for which this process runs what it runs for some orgs alone: see dag.Job.RunsAs. No list is
+// nil: other processes read it as JSON, where null would say nothing.
 func (cfg *Config) only(folders Folders) map[string][]string {
-	only := map[string][]string{"command": append([]string{}, cfg.Operators.AllowCommand...)}
+	only := map[string][]string{
+		"command":        append([]string{}, cfg.Operators.AllowCommand...),
+		dag.FolderExport: append([]string{}, slices.Sorted(maps.Keys(cfg.ExportRoots))...),
+	}
 	if folders.Orgs != nil {
 		only["file_source"] = folders.Orgs
 	}
