@@ -1,6 +1,7 @@
 package dag
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -63,4 +64,20 @@ func (p Partitioning) Precedes(key, bound string) (bool, error) {
 	default: // ByKey
 		return strings.Compare(key, bound) < 0, nil
 	}
+}
+
+// CompareKeys compares the keys of two partitions of one output: ranges by their positions, and others as text, which
+// is the order of time for times.
+func CompareKeys(a, b string) int {
+	fromA, toA, errA := (Partitioning{Kind: ByCursor}).Range(a)
+	fromB, toB, errB := (Partitioning{Kind: ByCursor}).Range(b)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return cmp.Or(cmp.Compare(fromA, fromB), cmp.Compare(toA, toB))
+}
+
+// KeyBetween reports whether a key lies between two others, both included. An end that is "" is open.
+func KeyBetween(key, from, to string) bool {
+	return (from == "" || CompareKeys(from, key) <= 0) && (to == "" || CompareKeys(key, to) <= 0)
 }
