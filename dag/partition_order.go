@@ -1,6 +1,8 @@
 package dag
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,4 +65,29 @@ func (p Partitioning) Precedes(key, bound string) (bool, error) {
 	default: // ByKey
 		return strings.Compare(key, bound) < 0, nil
 	}
+}
+
+// CompareKeys compares the keys of two partitions of one output: ranges by their positions, and others as text, which
+// is the order of time for times.
+func CompareKeys(a, b string) int {
+	fromA, toA, errA := (Partitioning{Kind: ByCursor}).Range(a)
+	fromB, toB, errB := (Partitioning{Kind: ByCursor}).Range(b)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return cmp.Or(cmp.Compare(fromA, fromB), cmp.Compare(toA, toB))
+}
+
+// KeyBetween reports whether a key lies between two others, both included. An end that is "" is open. One that is a
+// longer time has all of it: the days up to 2001-02 are those of February, too.
+func KeyBetween(key, from, to string) bool {
+	return (from == "" || CompareKeys(from, key) <= 0) && (to == "" || CompareKeys(key, to) <= 0 || inPeriod(key, to))
+}
+
+// inPeriod reports whether a key is that of a time in a day, month or year.
+func inPeriod(key, period string) bool {
+	layouts := []string{"2006", "2006-01", time.DateOnly}
+	isPeriod := func(layout string) bool { _, err := time.Parse(layout, period); return err == nil }
+	rest, found := strings.CutPrefix(key, period)
+	return found && strings.IndexAny(rest, "-T") == 0 && slices.ContainsFunc(layouts, isPeriod)
 }

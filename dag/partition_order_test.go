@@ -56,3 +56,26 @@ func TestPrecedes(t *testing.T) {
 		require.Error(t, err, "%s before %s", test.key, test.bound)
 	}
 }
+
+func TestKeyBetween(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		key, from, to string
+		want          bool
+	}{
+		{"200-300", "100-200", "1000-1100", true},
+		{"1000-1100", "100-200", "200-300", false},
+		{"0-101", "0-50", "0-101", true},
+		{"2024-10", "2024-09", "2024-11", true},
+		{"2024-01-31", "2024-01-01", "2024-01-31", true},
+		{"2024-02-29", "2024-01", "2024-02", true},
+		{"2024-03-01", "2024-01", "2024-02", false},
+		{"2024-Q3", "2023", "2024", true},
+		{"2024-02-29T23:45", "2024-02-01", "2024-02-29", true},
+		{"a-b", "", "a", false},
+		{"b", "a", "", true},
+		{"b", "", "a", false},
+	} {
+		require.Equal(t, test.want, dag.KeyBetween(test.key, test.from, test.to), "%+v", test)
+	}
+}

@@ -190,14 +190,14 @@ func picked(dataset string, all []storage.Partition, wanted []string) ([]storage
 		if !isRange {
 			to = from
 		}
-		if to != "" && from > to {
+		if registry.RefuseReversed(from, to) != nil {
 			return nil, fault.New(fault.Invalid, "the range %s ends before it begins", text).
 				WithHint("write %s..%s", to, from)
 		}
 
 		found := false
 		for _, p := range all {
-			if p.Key >= from && (to == "" || p.Key <= to) && (isRange || p.Key == from) {
+			if isRange && registry.KeyBetween(p.Key, from, to) || p.Key == from {
 				chosen[p.Key], found = true, true
 			}
 		}

@@ -89,6 +89,12 @@ func TestPartitionsArePickedByKeyFirst(t *testing.T) {
 		}
 		require.Equal(t, want, keys, text)
 	}
+	ranges := []storage.Partition{{Key: "0-100"}, {Key: "100-200"}, {Key: "1000-1100"}, {Key: "200-300"}}
+	for text, want := range map[string]int{"100-200..200-300": 2, "200-300..1000-1100": 2, "100-200..": 3} {
+		found, err := picked("d", ranges, []string{text})
+		require.NoError(t, err, text)
+		require.Len(t, found, want, text)
+	}
 	for text, says := range map[string]string{"x": `no partition "x"`, "c..b": "ends before it begins", "a,x": `"x"`} {
 		_, err := picked("d", all, []string{text})
 		require.ErrorContains(t, err, says, text)

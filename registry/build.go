@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -100,6 +101,32 @@ func ActiveNumber(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string)
 		return nil, fmt.Errorf("version of %s that serves: %w", dagName, err)
 	}
 	return number, nil
+}
+
+// Makers returns the job that introduced each generation, by the generation.
+func (r *Registry) Makers(ctx context.Context, tx pgx.Tx, generations []uuid.UUID) (map[uuid.UUID]*Job, error) {
+	rows, err := tx.Query(ctx, `SELECT id, origin_job_id FROM dataset_versions WHERE id = ANY($1)`, generations)
+	if err != nil {
+		return nil, fmt.Errorf("jobs of %d generations: %w", len(generations), err)
+	}
+	var (
+		origins    = map[uuid.UUID]uuid.UUID{}
+		id, origin uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &origin}, func() error { origins[id] = origin; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("jobs of %d generations: %w", len(generations), err)
+	}
+
+	jobs, err := r.Jobs(ctx, tx, slices.Collect(maps.Values(origins)))
+	if err != nil {
+		return nil, err
+	}
+	makers := make(map[uuid.UUID]*Job, len(origins))
+	for generation, origin := range origins {
+		makers[generation] = jobs[origin]
+	}
+	return makers, nil
 }
 
 // ActiveJob returns the named job of the DAG's active version.

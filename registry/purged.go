@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -19,8 +20,8 @@ import (
 // which inputs the partition was made from, so that it is made again only after those have changed.
 
 // PurgeScope says what to purge: the partitions from From to To of one dataset, in all of its generations. Both ends
-// are included and compared as text; if both are empty, all partitions are meant. With Downstream, every partition that
-// was made from one of those is purged as well.
+// are included, in the order of dag.CompareKeys; if both are empty, all partitions are meant. With Downstream, every
+// partition that was made from one of those is purged as well.
 type PurgeScope struct {
 	Dataset    uuid.UUID
 	From, To   string
@@ -39,26 +40,32 @@ type PurgedPartition struct {
 	Origin uuid.UUID `json:"-"`
 }
 
-// RefuseReversed refuses a range of partitions, as text, that ends before it begins. An end that is "" is open.
+// RefuseReversed refuses a range of partitions that ends before it begins. An end that is "" is open.
 func RefuseReversed(from, to string) error {
-	if from == "" || to == "" || from <= to {
+	if from == "" || to == "" || dag.CompareKeys(from, to) <= 0 {
 		return nil
 	}
 	return fault.New(fault.Invalid, "the first partition, %s, comes after the last one, %s", from, to).
-		WithHint("swap the two ends; partitions are compared as text here")
+		WithHint("swap the two ends; ranges are compared by number here, and other partitions as text")
 }
+
+// KeyBetween reports whether a partition lies between two others, both included. An end that is "" is open.
+func KeyBetween(key, from, to string) bool { return dag.KeyBetween(key, from, to) }
 
 // PurgedPartitions lists what a purge removes.
 func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScope) ([]PurgedPartition, error) {
+	keys, err := s.keys(ctx, tx, org)
+	if err != nil {
+		return nil, fmt.Errorf("find what to purge: %w", err)
+	}
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE gone AS (
 			SELECT DISTINCT r.dataset_version AS version, r.partition_key AS key FROM partition_versions r
-			WHERE r.org_id = $1 AND r.dataset_uuid = $2
-			  AND ($3 = '' OR r.partition_key COLLATE "C" >= $3) AND ($4 = '' OR r.partition_key COLLATE "C" <= $4)
+			WHERE r.org_id = $1 AND r.dataset_uuid = $2 AND ($3::text[] IS NULL OR r.partition_key = ANY($3))
 			UNION
 			SELECT i.output_version, i.output_key FROM gone g
 			JOIN partition_inputs i ON i.org_id = $1 AND i.input_version = g.version AND i.input_key = g.key
-			WHERE $5)
+			WHERE $4)
 		SELECT d.name, d.producer_dag_name, g.version, g.key,
 		       EXISTS (SELECT FROM dataset_pointers p WHERE p.org_id = $1 AND p.dataset_version = g.version),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r
@@ -69,7 +76,7 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 		JOIN datasets d ON d.org_id = $1 AND d.id = v.dataset_uuid
 		WHERE EXISTS (SELECT FROM partition_versions r
 		    WHERE r.dataset_version = g.version AND r.partition_key = g.key AND r.state NOT IN ('Purged', 'Split'))
-		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, s.From, s.To, s.Downstream)
+		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, keys, s.Downstream)
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)
 	}
@@ -78,6 +85,21 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 		return nil, fmt.Errorf("find what to purge: %w", err)
 	}
 	return found, nil
+}
+
+// keys lists the partitions of the scope; nil: all.
+func (s PurgeScope) keys(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]string, error) {
+	if s.From == "" && s.To == "" {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT partition_key FROM partition_versions WHERE org_id = $1 AND dataset_uuid = $2`, org, s.Dataset)
+	if err != nil {
+		return nil, err
+	}
+
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return slices.DeleteFunc(keys, func(key string) bool { return !dag.KeyBetween(key, s.From, s.To) }), err
 }
 
 // PurgedReader is a job of another DAG that reads what a purge removes.

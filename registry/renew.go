@@ -3,13 +3,14 @@ package registry
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/pg"
-
 	"github.com/dagctl/dagctl/storage"
 )
 
@@ -22,9 +23,9 @@ type Renewed struct {
 }
 
 // Renew gives a new revision with the same content to the published partitions of the generation that readers see, from
-// one key to another. Both keys are included and compared as text. Outputs that were made from the earlier revision
-// become stale by that, even if the event is lost. The caller holds the DAG's lock, so no completion numbers a revision
-// at the same time.
+// one key to another. Both keys are included, and in the order of dag.CompareKeys. Outputs that were made from the
+// earlier revision become stale by that, even if the event is lost. The caller holds the DAG's lock, so no completion
+// numbers a revision at the same time.
 func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to string, now time.Time) ([]Renewed, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT r.dataset_version, r.partition_key, r.dataset_uuid, r.revision, org_slug(r.org_id), g.storage
@@ -32,8 +33,7 @@ func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to stri
 		JOIN dataset_versions g ON g.id = p.dataset_version
 		JOIN partition_versions r ON r.dataset_version = g.id AND r.state = 'Published'
 		WHERE p.org_id = $1 AND p.dataset_uuid = $2
-		  AND ($3 = '' OR r.partition_key COLLATE "C" >= $3) AND ($4 = '' OR r.partition_key COLLATE "C" <= $4)
-		ORDER BY r.partition_key`, org, dataset, from, to)
+		ORDER BY r.partition_key`, org, dataset)
 	if err != nil {
 		return nil, fmt.Errorf("find partitions to renew: %w", err)
 	}
@@ -49,6 +49,7 @@ func Renew(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID, from, to stri
 	if err != nil {
 		return nil, fmt.Errorf("find partitions to renew: %w", err)
 	}
+	renewed = slices.DeleteFunc(renewed, func(r Renewed) bool { return !dag.KeyBetween(r.Key, from, to) })
 
 	for i := range renewed {
 		if err := renew(ctx, tx, &renewed[i], now); err != nil {

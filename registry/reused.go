@@ -44,3 +44,48 @@ func Unchecked(ctx context.Context, tx pgx.Tx, demands []Demand) ([]UncheckedRev
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[UncheckedRevision])
 }
+
+// Later is a revision of an input, for an output partition of a generation.
+type Later struct {
+	Target     int // the caller's
+	Generation uuid.UUID
+	Pin        Pin
+}
+
+// MadeSinceServing returns those revisions that were made after the generation had served for the first time.
+func MadeSinceServing(ctx context.Context, tx pgx.Tx, asked []Later) ([]Later, error) {
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	own, versions := make([]uuid.UUID, len(asked)), make([]uuid.UUID, len(asked))
+	keys, numbers := make([]string, len(asked)), make([]int64, len(asked))
+	for i, l := range asked {
+		own[i], versions[i], keys[i], numbers[i] = l.Generation, l.Pin.Version, l.Pin.Key, l.Pin.Revision
+	}
+
+	rows, err := tx.Query(ctx, `
+		WITH served AS (
+			SELECT p.dataset_version, min(a.at) AS at
+			FROM dag_version_datasets p
+			JOIN dag_versions v ON v.id = p.dag_version_id
+			JOIN dag_activations a ON a.org_id = v.org_id AND a.dag_name = v.dag_name AND a.dag_version_id = v.id
+			WHERE p.dataset_version = ANY($1) GROUP BY 1)
+		SELECT w.n - 1
+		FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[]) WITH ORDINALITY AS w(own, version, key, revision, n)
+		JOIN served s ON s.dataset_version = w.own
+		JOIN partition_versions r ON r.dataset_version = w.version AND r.partition_key = w.key AND r.revision = w.revision
+		WHERE r.materialized_at > s.at`, own, versions, keys, numbers)
+	if err != nil {
+		return nil, fmt.Errorf("when %d revisions were made: %w", len(asked), err)
+	}
+
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, fmt.Errorf("when %d revisions were made: %w", len(asked), err)
+	}
+	later := make([]Later, len(found))
+	for i, n := range found {
+		later[i] = asked[n]
+	}
+	return later, nil
+}

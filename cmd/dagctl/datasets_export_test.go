@@ -80,6 +80,7 @@ func TestDatasetsExport(t *testing.T) {
 		{[]string{"daily_highest"}, "--output is missing"},
 		{[]string{"nothing", "-o", at("x.csv")}, "there is no dataset"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "2030-01-01"}, "has no partition"},
+		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", `"2026-01-01"`}, `has no partition "\"2026-01-01\""`},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--partition", "b..a"}, "ends before it begins"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "nope > 1"}, "nope"},
 		{[]string{"daily_highest", "-o", at("x.csv"), "--where", "true); SELECT (1"}, `syntax error at or near ")"`},

@@ -100,6 +100,7 @@ func TestARunIsWatchedToItsEnd(t *testing.T) {
 	require.Equal(t, "Nothing was set off.\n", again)
 
 	// A partition that is computed.
+	require.Contains(t, dagctl(t, w.env(t, writer), "run", "readings/daily").err, "--partition, `all` if it has none")
 	computed := must(t, w.env(t, writer), "run", "readings/daily", "--partition", "2026-01-02", "--watch")
 	require.Regexp(t, `readings/daily@2026-01-02 Completed in \d+m?s`, computed)
 	require.Contains(t, computed, "fan/reader07@2026-01-02 Completed in")

@@ -103,6 +103,21 @@ func TestASavedPlanRefusesWhatItFixes(t *testing.T) {
 	require.Contains(t, must(t, env, "deploy", saved), "readings v2")
 }
 
+// A key that looks like a range is that partition, and not what lies between its halves.
+func TestPurgeOfAKeyLikeARange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := w.env(t, admin)
+	must(t, env, "deploy", writeDAG(t, t.TempDir(), "x", handDAG))
+	for _, key := range []string{"a", "a..c", "b"} {
+		must(t, env, "run", "hand/note", "--partition", key, "--watch")
+	}
+	must(t, env, "datasets", "purge", "notes", "--partition", "a..c", "--reason", "request 17", "--yes")
+	require.Equal(t, []string{"a", "b"}, w.partitions(t, "notes"))
+	must(t, env, "datasets", "purge", "notes", "--partition", "a..b", "--reason", "request 17", "--yes")
+	require.Empty(t, w.partitions(t, "notes"))
+}
+
 func TestPurgeCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

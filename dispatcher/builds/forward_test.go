@@ -383,3 +383,109 @@ jobs:
 	require.Equal(t, "rebuild: upstream changed",
 		actions(w.Plan(dispatchertest.Edit(edited, " AS v FROM raw", " AS v, 1 AS k FROM raw")).Changes)["twice"])
 }
+
+// A kept partition takes in what comes to its window later, as it would have by the definition that made it. That the
+// window of the new definition is wider makes nothing anew.
+func TestAKeptWindowTakesInWhatComesLater(t *testing.T) {
+	t.Parallel()
+	const days = `
+name: days
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: { time: day }
+    config: { path: ".", pattern: "{date}.csv", format: csv, types: { v: BIGINT } }
+  - name: summed
+    operator: sql
+    inputs: [{ from: { job: raw }, map: { window: month, require: available } }]
+    config: { query: "SELECT 'one ' || sum(v) AS content FROM raw" }
+  - name: last
+    operator: sql
+    inputs: [{ from: { job: raw }, map: { window: { last: 2 }, require: available } }]
+    config: { query: "SELECT 'one ' || sum(v) AS content FROM raw" }
+publish: { summed: { from: { job: summed } }, last: { from: { job: last } } }
+`
+	two := dispatchertest.Edit(strings.ReplaceAll(days, "'one '", "'two '"), "last: 2", "last: 3")
+	for name, edited := range map[string]string{"the query": two,
+		"its input": dispatchertest.Edit(two, "format: csv,", "format: csv, null_string: NA,")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Drop("2024-01-01.csv", "v\n1\n")
+			w.Drop("2024-01-04.csv", "v\n2\n")
+			w.Serve(days)
+			kept := map[string][]string{"2024-01-01": {"one 1"}, "2024-01-02": {"one 1"}, "2024-01-04": {"one 2"},
+				"2024-01-05": {"one 2"}}
+			require.Equal(t, kept, w.Read("last"))
+			w.Serve(edited, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+			require.Equal(t, map[string][]string{"2024-01": {"one 3"}}, w.Read("summed"))
+			kept["2024-01-03"], kept["2024-01-06"] = []string{"two 1"}, []string{"two 2"}
+			require.Equal(t, kept, w.Read("last"))
+
+			w.Drop("2024-01-03.csv", "v\n4\n")
+			w.Poll()
+			w.Settle()
+			require.Equal(t, map[string][]string{"2024-01": {"two 7"}}, w.Read("summed"))
+			kept["2024-01-03"], kept["2024-01-04"] = []string{"two 5"}, []string{"two 6"}
+			require.Equal(t, kept, w.Read("last"), "the fifth had two days, the third not among them")
+		})
+	}
+}
+
+// A deploy computes what has no partitions as a whole, and splits anew what it splits. Partitions that are kept stay as
+// they are then, and follow what changes there later.
+func TestAKeptPartitionFollowsWhatTheDeployComputedAsAWhole(t *testing.T) {
+	t.Parallel()
+	const joined = `
+name: joined
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    config: { path: ".", pattern: "raw.csv", format: csv }
+  - name: listed
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    config: { path: ".", pattern: "names.csv", format: csv }
+  - name: days
+    operator: sql
+    inputs: [{ from: { job: raw } }]
+    partition_by: { time: day, column: day }
+    config: { query: "SELECT day, v FROM raw" }
+  - name: names
+    operator: sql
+    inputs: [{ from: { job: listed } }]
+    config: { query: "SELECT max(n) AS n FROM listed" }
+  - name: named
+    operator: sql
+    inputs: [{ from: { job: days } }, { from: { job: names }, map: latest, refresh: true }]
+    config: { query: "SELECT n || v AS content FROM days, names" }
+publish: { named: { from: { job: named } } }
+`
+	for name, test := range map[string]struct{ old, edited, file, rows, first, second string }{
+		"split": {"SELECT day, v FROM raw", "SELECT day, 10 * v AS v FROM raw", "raw.csv",
+			"day,v\n2024-01-01,3\n2024-01-02,2\n", "a30", "a2"},
+		"whole": {"max(n) AS n", "upper(max(n)) AS n", "names.csv", "n\nb\n", "B1", "B2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dispatchertest.NewWorld(t)
+			w.Drop("raw.csv", "day,v\n2024-01-01,1\n2024-01-02,2\n")
+			w.Drop("names.csv", "n\na\n")
+			w.Serve(joined)
+			kept := map[string][]string{"2024-01-01": {"a1"}, "2024-01-02": {"a2"}}
+			require.Equal(t, kept, w.Read("named"))
+			w.Serve(dispatchertest.Edit(joined, test.old, test.edited),
+				func(r *registry.DeployRequest) { r.ForwardOnly = true })
+			w.Settle()
+			require.Equal(t, kept, w.Read("named"))
+
+			w.Drop(test.file, test.rows)
+			w.Poll()
+			w.Settle()
+			followed := map[string][]string{"2024-01-01": {test.first}, "2024-01-02": {test.second}}
+			require.Equal(t, followed, w.Read("named"))
+		})
+	}
+}

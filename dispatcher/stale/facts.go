@@ -12,7 +12,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
-	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 // targetFacts are the facts about a target.
@@ -73,6 +72,9 @@ func (e *Examiner) Facts(b *pg.Batch, targets []Target, wants [][]InputFacts) *p
 			return nil, err
 		}
 		if err := countInherited(ctx, tx, wants, made); err != nil {
+			return nil, err
+		}
+		if err := e.noteArrivals(ctx, tx, targets, wants, made); err != nil {
 			return nil, err
 		}
 
@@ -217,46 +219,6 @@ func lastMadeOf(b *pg.Batch, targets []Target) *pg.Later[[]*registry.Made] {
 		}
 		return made, nil
 	})
-}
-
-// countInherited counts what was made from a revision as made from its copy in the generation that is read now, and
-// likewise from its original: a forward-only deploy, and a rollback of it, make no job read unchanged data again.
-func countInherited(ctx context.Context, tx pgx.Tx, wants [][]InputFacts, made []*registry.Made) error {
-	var asked []deploy.Revised
-	// each calls with for every pin of a generation that is no longer read, with its revision then and now.
-	each := func(with func(p *registry.Pin, was, is deploy.Revised)) {
-		for i, m := range made {
-			if m == nil {
-				continue
-			}
-			for n := range m.Pins {
-				p := &m.Pins[n]
-				if p.Compared && p.Input < len(wants[i]) && wants[i][p.Input].Generation != p.Version {
-					was := deploy.Revised{Ref: registry.Ref{Version: p.Version, Key: p.Key}, Revision: p.Revision}
-					is := was
-					is.Version = wants[i][p.Input].Generation
-					with(p, was, is)
-				}
-			}
-		}
-	}
-
-	each(func(_ *registry.Pin, was, is deploy.Revised) { asked = append(asked, was, is) })
-	if len(asked) == 0 {
-		return nil
-	}
-
-	originals, err := deploy.Originals(ctx, tx, asked)
-	if err != nil {
-		return err
-	}
-
-	each(func(p *registry.Pin, was, is deploy.Revised) {
-		if originals.Same(was, is) {
-			p.Version = is.Version
-		}
-	})
-	return nil
 }
 
 // effectsDone holds the revisions that jobs with effects have acted on. Positions are kept by the job's name, so that

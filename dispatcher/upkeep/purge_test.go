@@ -235,3 +235,36 @@ func TestPurgeOfTheNewestPartition(t *testing.T) {
 	require.Equal(t, []string{"published", "up_to_date"},
 		dispatchertest.CodesIn(w.WhyNot("letters_joined", "all").Reasons))
 }
+
+// From one range to another are those between them by number: 1000-1100 does not lie between 100-200 and 200-300.
+func TestPurgeFromRangeToRange(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.On("parts", func(ctx context.Context, task *operators.Task) (operators.Result, error) {
+		return operators.Result{}, w.Probe.Write(ctx, task, task.Partition.Key)
+	})
+	w.Serve(`
+name: mail
+jobs:
+  - name: parts
+    operator: hook
+    source: { kind: manual }
+    partition_by: { range: 100, column: id }
+publish: { parts: { from: { job: parts } } }
+`)
+	for _, key := range []string{"0-100", "100-200", "200-300", "1000-1100"} {
+		w.Enqueue("parts", dispatcher.EnqueueItem{Partition: key})
+	}
+	w.Settle()
+
+	made, err := w.D.Invalidate(t.Context(), w.Caller, "parts",
+		dispatcher.InvalidateRequest{From: "100-200", To: "1000-1100", DryRun: true}, time.Now())
+	require.NoError(t, err)
+	require.Len(t, made, 3)
+	_, err = purge(w, "parts", upkeep.PurgeRequest{From: "1000-1100", To: "200-300", BreakWindow: true})
+	require.ErrorContains(t, err, "comes after the last one")
+	done, err := purge(w, "parts", upkeep.PurgeRequest{From: "100-200", To: "200-300", BreakWindow: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"*parts 100-200", "*parts 200-300"}, purgedKeys(done))
+	require.Equal(t, map[string][]string{"0-100": {"0-100"}, "1000-1100": {"1000-1100"}}, w.Read("parts"))
+}

@@ -283,6 +283,9 @@ func (c CopiedFrom) of(r Revised) uuid.UUID {
 // Same reports whether two revisions are the same one, or copies of the same one.
 func (c CopiedFrom) Same(a, b Revised) bool { return a.Revision == b.Revision && c.of(a) == c.of(b) }
 
+// Generations returns the generations of the originals.
+func (c CopiedFrom) Generations() []uuid.UUID { return slices.Collect(maps.Values(c)) }
+
 // Originals returns the generation of the original of every inherited revision; others are absent.
 func Originals(ctx context.Context, tx pgx.Tx, revisions []Revised) (CopiedFrom, error) {
 	versions, keys := make([]uuid.UUID, len(revisions)), make([]string, len(revisions))

@@ -53,12 +53,6 @@ appears when it is complete; what was there stays until then, and if anything fa
 					return fault.New(fault.Invalid, "--%s is empty", name).WithHint("leave it out to export all rows")
 				}
 			}
-			for _, p := range partitions {
-				if from, to, ok := strings.Cut(p, ".."); ok && to != "" && from > to {
-					return fault.New(fault.Invalid, "--partition %s ends before it begins", p).
-						WithHint("write %s..%s", to, from)
-				}
-			}
 			api, err := c.Connect()
 			if err != nil {
 				return err
@@ -82,7 +76,7 @@ appears when it is complete; what was there stays until then, and if anything fa
 	f.StringVar(&format, "format", "", "parquet, csv, ndjson or arrow (default: by the end of the file's name)")
 	f.StringVar(&at, "at", "", "live (default), candidate, a version of its DAG such as v3, or an instant")
 	f.StringVar(&where, "where", "", "only rows for which this condition holds, in SQL")
-	f.StringSliceVar(&partitions, "partition", nil, "only this partition, or those of A..B, both included")
+	f.StringArrayVar(&partitions, "partition", nil, "only this partition, or those of A..B, both included (repeatable)")
 	_ = cmd.MarkFlagRequired("output")
 	_ = cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions([]string{"live", "candidate"},
 		cobra.ShellCompDirectiveNoFileComp))

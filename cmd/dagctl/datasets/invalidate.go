@@ -60,7 +60,7 @@ With --reason reorg the data at that position and beyond is withdrawn, and its s
 
 	cmd.Flags().StringVar(&partition, "partition", "", "partition to invalidate")
 	cmd.Flags().StringVar(&between, "range", "",
-		"partitions to invalidate: A..B, both included, in the order of text, or of numbers for positions of a cursor")
+		"partitions to invalidate: A..B, both included; ranges and positions in the order of numbers, others of text")
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only print what would be invalidated")
 	cmd.Flags().StringVar(&request.Reason, "reason", "manual", "reorg, correction, manual or schema")
 	return cmd

@@ -1,6 +1,7 @@
 package datasets
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -46,10 +47,6 @@ then. So does a deploy of its definition. There is no rollback where a dataset w
 				return fault.New(fault.Invalid, "--%s names no partition", named).
 					WithHint("leave it out to purge all of the dataset")
 			}
-			if err := cli.PartitionsInOrder(named, partitions); err != nil {
-				return err
-			}
-			request.From, request.To = partitionRange(partitions)
 			api, err := c.Connect()
 			if err != nil {
 				return err
@@ -57,6 +54,13 @@ then. So does a deploy of its definition. There is no rollback where a dataset w
 
 			api.Patient()
 			path := cli.DatasetPath(args[0]) + "/purge"
+			request.From, request.To = partitions, partitions
+			if strings.Contains(partitions, "..") && !isKey(cmd.Context(), api, path, request) {
+				if err := cli.PartitionsInOrder(named, partitions); err != nil {
+					return err
+				}
+				request.From, request.To = partitionRange(partitions)
+			}
 			plan := request
 			plan.DryRun = true
 			var purged upkeep.Purged
@@ -106,6 +110,13 @@ func partitionRange(text string) (from, to string) {
 		return from, to
 	}
 	return text, text
+}
+
+// isKey reports whether what is to be purged is one partition that there is: its key may look like a range.
+func isKey(ctx context.Context, api *cli.Client, path string, request upkeep.PurgeRequest) bool {
+	request.DryRun = true
+	err := api.Post(ctx, path, request, new(upkeep.Purged))
+	return err == nil || fault.Is(err, fault.Conflict)
 }
 
 // writePurged writes the partitions that a purge deletes, and which jobs of other DAGs read what goes.

@@ -43,7 +43,8 @@ func runNow(
 		return true, computeNow(ctx, c, api, detail, partition, watch)
 	case detail.Source == "":
 		return true, fault.New(fault.Invalid, "%s/%s is computed from its inputs, partition by partition", dag, job).
-			WithHint("name one by --partition, or several by `dagctl backfill %s/%s --from A --to B`", dag, job)
+			WithHint("name one by --partition, `all` if it has none, or several by "+
+				"`dagctl backfill %s/%s --from A --to B`", dag, job)
 	}
 	return false, nil
 }
