@@ -157,7 +157,8 @@ func (a *alarms) ofDatabase() []outage {
 func (a *alarms) ofServers() []outage {
 	return []outage{
 		{[]string{"DagctlNoWorker"}, []string{"DagctlQueueOld", "DagctlSourceLate"}, func() {
-			for _, id := range a.texts(`SELECT id FROM workers WHERE last_heartbeat > now() - interval '10 s' AND token = ''`) {
+			for _, id := range a.texts(`SELECT id FROM workers
+				WHERE last_heartbeat > now() - interval '10 s' AND token = ''`) {
 				_, err := dispatcher.DrainWorker(a.t.Context(), a.pool, id, "", time.Now())
 				require.NoError(a.t, err)
 			}

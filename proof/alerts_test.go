@@ -28,7 +28,7 @@ jobs:
   - { name: works, operator: command, source: { kind: manual }, outputs: 0, config: { argv: [/bin/true] } }
   - { name: fails, operator: command, source: { kind: manual }, outputs: 0, max_attempts: 1,
       config: { argv: [/bin/false] } }
-  - { name: slow, operator: command, source: { kind: manual }, outputs: 0, max_concurrency: 1,
+  - { name: slow, operator: command, source: { kind: manual }, outputs: 0, scaling: { max_concurrency: 1 },
       config: { argv: [/bin/sleep, "600"] } }
   - { name: unserved, operator: command, runtime: elsewhere, source: { kind: manual }, outputs: 0,
       heartbeat_timeout_seconds: 5, max_attempts: 100, config: { argv: [/bin/true] } }

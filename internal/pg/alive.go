@@ -13,8 +13,12 @@ import (
 const lives = 3 * time.Second
 
 // WhileAlive calls slow, which takes long and does not use the transaction, and meanwhile keeps PostgreSQL from ending
-// the transaction for being idle. A process that is frozen or cut off says nothing, and loses it.
+// the transaction for being idle. A process that is frozen or cut off says nothing, and loses it. Without a transaction
+// it only calls slow.
 func WhileAlive(ctx context.Context, tx pgx.Tx, slow func() error) error {
+	if tx == nil {
+		return slow()
+	}
 	over := make(chan struct{})
 	var saying sync.WaitGroup
 	saying.Go(func() {
