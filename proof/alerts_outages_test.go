@@ -58,8 +58,11 @@ func (a *alarms) settleFails() {
 // claimAndDie claims tasks as a worker does that dies of the first.
 func (a *alarms) claimAndDie(ctx context.Context) {
 	var answer protocol.PollResponse
-	_ = a.worker.call(ctx, http.MethodPost, "/internal/task-poll",
-		protocol.PollRequest{WorkerID: "mortal", Runtime: "elsewhere", Max: 2}, &answer)
+	err := a.worker.call(ctx, http.MethodPost, "/internal/task-poll", protocol.PollRequest{WorkerID: "mortal",
+		Runtime: "elsewhere", Operators: []protocol.Operator{{Name: "command"}}, Max: 2}, &answer)
+	if err != nil && ctx.Err() == nil {
+		a.t.Logf("no task is claimed: %v", err)
+	}
 }
 
 // ofStorage are outages of the disk.

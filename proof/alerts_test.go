@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ type outage struct {
 // Each makes its alerts fire, and no other than those that it may; once it is over, the alerts end. Before and after
 // them, none fires. Every alert has an outage.
 func TestAlertsFire(t *testing.T) {
-	a := newAlarms(t)
+	a, whole := newAlarms(t), t
 	a.enqueue("works", 20)
 	p := a.prometheus
 	p.knows("dagctl_leader")
@@ -79,10 +80,14 @@ func TestAlertsFire(t *testing.T) {
 
 	caused := map[string]bool{}
 	for _, o := range slices.Concat(a.ofTasks(), a.ofStorage(), a.ofPeople(), a.ofDatabase(), a.ofServers()) {
-		a.try(o)
 		for _, alert := range o.alerts {
 			caused[alert] = true
 		}
+		t.Run(strings.Join(o.alerts, "And"), func(t *testing.T) {
+			a.t, a.prometheus.t = t, t
+			defer func() { a.t, a.prometheus.t = whole, whole }()
+			a.try(o)
+		})
 	}
 	for _, alert := range p.rules() {
 		require.True(t, caused[alert], "nothing makes %s fire", alert)
@@ -94,6 +99,11 @@ func (a *alarms) try(o outage) {
 	a.t.Helper()
 	may := append(slices.Clone(o.may), o.alerts...)
 	began := time.Now()
+	ends := func() {}
+	if o.ends != nil {
+		ends = sync.OnceFunc(o.ends)
+	}
+	defer ends() // if it failed before
 	o.cause()
 	for _, alert := range o.alerts {
 		a.prometheus.until(alert, true, may)
@@ -106,7 +116,7 @@ func (a *alarms) try(o outage) {
 	}
 
 	began = time.Now()
-	o.ends()
+	ends()
 	for _, alert := range o.alerts {
 		a.prometheus.until(alert, false, may)
 	}
