@@ -323,12 +323,14 @@ func CreateUserToken(
 	return secret, t, err
 }
 
-// AdminsEnd returns when the last admin token of each org that has one ends, by the org's id. It is in the past for an
-// org that nobody can administer. The transaction is the owner's.
+// AdminsEnd returns when the last admin token of each org that needs one ends, by the org's id: orgs with an admin who
+// signs in need none. It is in the past for an org that nobody can administer. The transaction is the owner's.
 func AdminsEnd(ctx context.Context, tx pgx.Tx) (map[uuid.UUID]time.Time, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT org_id, max(coalesce(revoked_at, expires_at)) FROM service_tokens
-		WHERE kind = 'user' AND role = 'admin' GROUP BY org_id`)
+		SELECT org_id, ends FROM (
+			SELECT org_id, max(coalesce(revoked_at, expires_at)) AS ends FROM service_tokens
+			WHERE kind = 'user' AND role = 'admin' GROUP BY org_id) AS t
+		WHERE NOT EXISTS (SELECT FROM admins_who_sign_in(org_id))`)
 	if err != nil {
 		return nil, fmt.Errorf("admin tokens: %w", err)
 	}

@@ -254,6 +254,14 @@ func TestAnOrgIsNotLockedOut(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), ends()[org.ID], time.Minute)
 
+	// Who signs in can make tokens: their org has no need of an admin token.
+	_, err = w.owner.Exec(t.Context(), `INSERT INTO users (org_id, issuer, external_id, role, last_seen_at)
+		VALUES ($1, 'https://idp.example.com', 'ada', 'admin', now())`, w.org.ID)
+	require.NoError(t, err)
+	require.Empty(t, ends())
+	_, err = w.owner.Exec(t.Context(), `DELETE FROM users`)
+	require.NoError(t, err)
+
 	_, _, err = authz.CreateUserToken(t.Context(), w.owner, "umbrela", authz.NewToken{Name: "x", Role: authz.RoleAdmin})
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 	secret, made, err := authz.CreateUserToken(t.Context(), w.owner, "acme",

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/recent"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -72,20 +74,42 @@ func New(c Config) (*Registry, error) {
 	return &Registry{Config: c}, nil
 }
 
+// HeldIdle is how long a transaction that holds the lock of a DAG may say nothing before PostgreSQL ends it: a process
+// that is frozen or cut off must not hold up the deploys of a DAG. It is shorter than a request may take, so that who
+// waits gets the lock. What takes longer within such a transaction goes through pg.WhileAlive.
+const HeldIdle = 15 * time.Second
+
+// holdBriefly is the expression that bounds a transaction by HeldIdle until it ends.
+var holdBriefly = fmt.Sprintf(`set_config('idle_in_transaction_session_timeout', '%d', true)`, HeldIdle.Milliseconds())
+
 // LockDAG takes the DAG's lock for this transaction: a deploy or a cutover alone, routers and completions together.
 // Callers that take several take them through LockDAGs, in key order, so that two of them cannot deadlock.
 func LockDAG(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
-	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, DagKey(org, dagName))
-	if err != nil {
-		return fmt.Errorf("lock DAG %s: %w", dagName, pg.Busy(err, "DAG "+dagName+" is being changed"))
+	_, err := tx.Exec(ctx, `SELECT `+holdBriefly+`, pg_advisory_xact_lock(hashtextextended($1, 0))`,
+		DagKey(org, dagName))
+	return heldByOthers(err, dagName)
+}
+
+// heldByOthers says what a transaction waited for in vain if it waited for the lock of a DAG.
+func heldByOthers(err error, dagName string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		err = &fault.Error{Kind: fault.Unavailable, Err: err, Message: "DAG " + dagName + " is being changed: " +
+			"another deploy, plan or cutover of it has held it for as long as this request may wait",
+			Hint: fmt.Sprintf("try again in %d s: a server that is frozen or cut off has lost the DAG by then; "+
+				"`dagctl history %s` shows what changed it", int(HeldIdle.Seconds()), dagName)}
+	default:
+		err = pg.Busy(err, "DAG "+dagName+" is being changed")
 	}
-	return nil
+	return fmt.Errorf("lock DAG %s: %w", dagName, err)
 }
 
 // LockDAGsShared takes the locks of several DAGs shared, in the order of their hashes.
 func LockDAGsShared(b *pg.Batch, keys []string) {
 	b.Exec("lock DAGs", `
-		SELECT pg_advisory_xact_lock_shared(h)
+		SELECT `+holdBriefly+`, pg_advisory_xact_lock_shared(h)
 		FROM (SELECT DISTINCT hashtextextended(k, 0) AS h FROM unnest($1::text[]) AS k ORDER BY h) AS keys`, keys)
 }
 
@@ -93,7 +117,7 @@ func LockDAGsShared(b *pg.Batch, keys []string) {
 func LockDAGShared(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) error {
 	var b pg.Batch
 	LockDAGsShared(&b, []string{DagKey(org, dagName)})
-	return b.Send(ctx, tx)
+	return heldByOthers(b.Send(ctx, tx), dagName)
 }
 
 // DagKey names the DAG's lock.

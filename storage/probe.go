@@ -23,6 +23,7 @@ import (
 type Unusable struct {
 	Reason string // short, without names of folders and buckets: everybody may read it
 	Err    error
+	Until  string // when it may end by itself, in the same manner; empty: nobody knows
 }
 
 func (u *Unusable) Error() string { return u.Err.Error() }
@@ -64,17 +65,17 @@ func unusable(err error) error {
 	var known *Unusable
 	switch {
 	case errors.As(err, &known):
-		return &Unusable{known.Reason, err}
+		return &Unusable{Reason: known.Reason, Err: err}
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &Unusable{reasonFull, err}
+		return &Unusable{Reason: reasonFull, Err: err}
 	case errors.Is(err, unix.EROFS):
-		return &Unusable{reasonReadOnly, err}
+		return &Unusable{Reason: reasonReadOnly, Err: err}
 	case errors.Is(err, fs.ErrPermission):
-		return &Unusable{reasonRefused, err}
+		return &Unusable{Reason: reasonRefused, Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &Unusable{ReasonSilent, err}
+		return &Unusable{Reason: ReasonSilent, Err: err}
 	}
-	return &Unusable{reasonBroken, err}
+	return &Unusable{Reason: reasonBroken, Err: err}
 }
 
 var probeText = []byte("dagctl writes this to see whether it can, and removes it\n")

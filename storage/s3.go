@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/pg"
 )
 
 // S3Config names the bucket of the Parquet files, in AWS or on another server that speaks S3.
@@ -214,7 +215,7 @@ func (b *bucket) discard(ctx context.Context, location string) error {
 
 // takeOver copies within the bucket, because an object has only one name.
 func (b *bucket) takeOver(
-	ctx context.Context, _ pgx.Tx, from Generation, a Attempt, _ int64, m Manifest,
+	ctx context.Context, tx pgx.Tx, from Generation, a Attempt, _ int64, m Manifest,
 ) (Manifest, error) {
 	old := m.Files
 	if err := ofGeneration(from, old); err != nil {
@@ -222,20 +223,22 @@ func (b *bucket) takeOver(
 	}
 
 	m.Location, m.Files = attemptDir(a), make([]File, len(old))
-	return m, inParallel(ctx, len(old), func(ctx context.Context, i int) error {
-		if err := plainPath(old[i].Path); err != nil {
+	return m, pg.WhileAlive(ctx, tx, func() error {
+		return inParallel(ctx, len(old), func(ctx context.Context, i int) error {
+			if err := plainPath(old[i].Path); err != nil {
+				return err
+			}
+
+			m.Files[i] = old[i]
+			m.Files[i].Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
+
+			etag, err := b.copy(ctx, old[i], b.key(m.Files[i].Path))
+			m.Files[i].ETag = etag
+			if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
+				return fault.New(fault.Conflict, "object %s no longer exists", b.key(old[i].Path))
+			}
 			return err
-		}
-
-		m.Files[i] = old[i]
-		m.Files[i].Path = fmt.Sprintf("%s%05d.parquet", m.Location, i)
-
-		etag, err := b.copy(ctx, old[i], b.key(m.Files[i].Path))
-		m.Files[i].ETag = etag
-		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
-			return fault.New(fault.Conflict, "object %s no longer exists", b.key(old[i].Path))
-		}
-		return err
+		})
 	})
 }
 

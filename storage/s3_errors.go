@@ -38,7 +38,7 @@ func (b *bucket) failed(ctx context.Context, what, key string, err error) error 
 
 	status := statusOf(err)
 	if reason := bucketAway(code, status); reason != "" {
-		err = &Unusable{reason, err}
+		err = &Unusable{Reason: reason, Err: err}
 	}
 	switch {
 	case code == "NoSuchBucket":

@@ -294,12 +294,14 @@ func (u *Upkeep) narrowViews(ctx context.Context, m registry.MarkedGeneration) e
 		if err != nil {
 			return err
 		}
-		for _, v := range views {
-			if err := u.storage.NarrowView(ctx, v); err != nil {
-				return err
+		return pg.WhileAlive(ctx, tx, func() error { // readers may use them
+			for _, v := range views {
+				if err := u.storage.NarrowView(ctx, v); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
+			return nil
+		})
 	})
 }
 

@@ -70,11 +70,12 @@ var (
 		"Open tasks that may not be claimed now, by reason; at most 100,000 are counted.", "org", "reason")
 	descRunning = gauge("dagctl_running_tasks", "Leases: tasks that run.", "org")
 	descOutbox  = gauge("dagctl_outbox_pending_rows",
-		"Outbox rows that are still to be processed.", "org")
+		"Outbox rows that are still to be processed.", "org", "kind")
 	descOutboxAge = gauge("dagctl_outbox_oldest_seconds",
-		"Time since the oldest pending announcement was made.", "org")
-	descOutboxLost = gauge("dagctl_outbox_failed_rows", "Announcements given up after 20 tries.", "org")
-	descUnsent     = gauge("dagctl_messages_pending",
+		"Time since the oldest pending announcement was made.", "org", "kind")
+	descOutboxLost = gauge("dagctl_outbox_failed_rows",
+		"Announcements given up after 20 tries, within the last day.", "org", "kind")
+	descUnsent = gauge("dagctl_messages_pending",
 		"Tasks to be announced to the queue of a runtime.", "runtime")
 	descUnsentAge = gauge("dagctl_messages_oldest_seconds",
 		"Time since the oldest task that is not announced to the queue became ready.", "runtime")
@@ -276,25 +277,34 @@ func (r *reading) counts(ctx context.Context, tx pgx.Tx, desc *prometheus.Desc, 
 	return err
 }
 
+// lostLately is how long an announcement that was given up is counted. Nothing brings it back, so that an alert on it
+// would never end.
+const lostLately = 24 * time.Hour
+
+// outbox adds the figures of the outbox by kind: events that are to be routed are urgent, while a notice may have been
+// postponed on purpose, or wait for a receiver that is away.
 func (r *reading) outbox(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
-		SELECT org_id, count(*) FILTER (WHERE status = 'Pending'), count(*) FILTER (WHERE status = 'Failed'),
+		SELECT org_id, kind, count(*) FILTER (WHERE status = 'Pending'),
+		       count(*) FILTER (WHERE status = 'Failed' AND available_at > $3),
 		       coalesce(min(created_at) FILTER (WHERE status = 'Pending'), $2)
-		FROM (SELECT org_id, status, created_at FROM outbox WHERE status IN ('Pending', 'Failed') LIMIT $1) AS looked
-		GROUP BY org_id`, gaugeRows, r.now)
+		FROM (SELECT org_id, kind, status, created_at, available_at FROM outbox
+			WHERE status IN ('Pending', 'Failed') LIMIT $1) AS looked
+		GROUP BY org_id, kind`, gaugeRows, r.now, r.now.Add(-lostLately))
 	if err != nil {
 		return fmt.Errorf("measure the outbox: %w", err)
 	}
 
 	var (
 		org             uuid.UUID
+		kind            string
 		pending, failed int64
 		oldest          time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&org, &pending, &failed, &oldest}, func() error {
-		r.add(descOutbox, float64(pending), org.String())
-		r.add(descOutboxAge, r.since(oldest), org.String())
-		r.add(descOutboxLost, float64(failed), org.String())
+	_, err = pgx.ForEachRow(rows, []any{&org, &kind, &pending, &failed, &oldest}, func() error {
+		r.add(descOutbox, float64(pending), org.String(), kind)
+		r.add(descOutboxAge, r.since(oldest), org.String(), kind)
+		r.add(descOutboxLost, float64(failed), org.String(), kind)
 		return nil
 	})
 	return err
@@ -326,11 +336,14 @@ func (r *reading) messages(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// sources relies on idx_sources_due.
+// sources adds the figures of sources that should have fired. Those that are paused or being replaced stay due, but are
+// not to fire. It relies on idx_sources_due.
 func (r *reading) sources(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT org_id, count(*), min(next_fire_at)
-		FROM (SELECT org_id, next_fire_at FROM sources WHERE next_fire_at <= $2 ORDER BY next_fire_at LIMIT $1) AS due
+		FROM (SELECT org_id, next_fire_at FROM sources
+			WHERE next_fire_at <= $2 AND state <> 'Draining' AND `+tasks.NotPaused+`
+			ORDER BY next_fire_at LIMIT $1) AS due
 		GROUP BY org_id`, gaugeRows, r.now)
 	if err != nil {
 		return fmt.Errorf("measure the sources: %w", err)

@@ -103,14 +103,16 @@ func TestFiguresOfTheDatabase(t *testing.T) {
 	w.Work()
 	w.Exec(`UPDATE outbox SET created_at = now() - interval '1 hour'`)
 	f := w.FiguresOf(w.D)
-	require.Equal(t, 1.0, f["outbox_pending_rows{org=acme}"])
-	require.InDelta(t, 3600, f["outbox_oldest_seconds{org=acme}"], 60)
+	require.Equal(t, 1.0, f["outbox_pending_rows{kind=route_event,org=acme}"])
+	require.InDelta(t, 3600, f["outbox_oldest_seconds{kind=route_event,org=acme}"], 60)
 	w.Exec(`UPDATE outbox SET status = 'Failed'`)
-	require.Equal(t, 1.0, w.FiguresOf(w.D)["outbox_failed_rows{org=acme}"])
+	require.Equal(t, 1.0, w.FiguresOf(w.D)["outbox_failed_rows{kind=route_event,org=acme}"])
+	w.Exec(`UPDATE outbox SET available_at = now() - interval '25 hours'`)
+	require.Zero(t, w.FiguresOf(w.D)["outbox_failed_rows{kind=route_event,org=acme}"], "given up a day ago")
 	w.Exec(`UPDATE outbox SET status = 'Pending'`)
 	w.Route()
 	f = w.FiguresOf(w.D)
-	require.NotContains(t, f, "outbox_pending_rows{org=acme}")
+	require.NotContains(t, f, "outbox_pending_rows{kind=route_event,org=acme}")
 	require.Equal(t, 1.0, f["queue_tasks{org=acme,runtime=dispatcher}"])
 	require.InDelta(t, 0, f["queue_oldest_seconds{org=acme,runtime=dispatcher}"], 60)
 	w.One(w.D)
@@ -118,11 +120,18 @@ func TestFiguresOfTheDatabase(t *testing.T) {
 	require.Equal(t, 1.0, f["running_tasks{org=acme}"])
 	require.NotContains(t, f, "queue_tasks{org=acme,runtime=dispatcher}")
 	w.Exec(`UPDATE sources SET next_fire_at = now() - interval '10 minutes'`)
-	if n := w.Count(`SELECT FROM sources`); n > 0 {
-		f = w.FiguresOf(w.D)
-		require.Equal(t, float64(n), f["sources_due{org=acme}"])
-		require.InDelta(t, 600, f["source_lag_seconds{org=acme}"], 60)
-	}
+	n := w.Count(`SELECT FROM sources WHERE next_fire_at IS NOT NULL`)
+	require.Positive(t, n)
+	f = w.FiguresOf(w.D)
+	require.Equal(t, float64(n), f["sources_due{org=acme}"])
+	require.InDelta(t, 600, f["source_lag_seconds{org=acme}"], 60)
+
+	// A source that is not to fire is not late: it is paused, or is being replaced.
+	w.Exec(`INSERT INTO pauses (org_id, dag_name, job_name, actor, at) SELECT org_id, dag_name, job_name, 'x', now() FROM sources`)
+	require.NotContains(t, w.FiguresOf(w.D), "source_lag_seconds{org=acme}")
+	w.Exec(`DELETE FROM pauses`)
+	w.Exec(`UPDATE sources SET state = 'Draining'`)
+	require.NotContains(t, w.FiguresOf(w.D), "source_lag_seconds{org=acme}")
 }
 
 // The database is queried every five seconds at most, however often somebody asks. If it does not answer, that is

@@ -23,6 +23,7 @@ func Away(err error) bool {
 	if errors.As(err, &said) {
 		switch said.Code {
 		case "57P01", "57P02", "57P03", // it shuts down, has crashed, is starting
+			"25P03", // it took this process for frozen, in the middle of a transaction
 			"53300": // it has no connection left
 			return true
 		}

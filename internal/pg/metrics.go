@@ -49,6 +49,6 @@ func (m *poolMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.conns, s.ConstructingConns(), "opening")
 	gauge(m.most, s.MaxConns())
 	total(m.acquires, float64(s.AcquireCount()))
-	total(m.waits, float64(s.EmptyAcquireCount()))
+	total(m.waits, float64(s.EmptyAcquireCount()+s.CanceledAcquireCount())) // those who waited in vain, too
 	total(m.acquiring, s.AcquireDuration().Seconds())
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/workdir"
 	"github.com/dagctl/dagctl/registry"
@@ -67,9 +69,17 @@ func (dp *Deployer) keptOf(
 	if err != nil || len(all) == 0 || len(columns) == 0 || h.Kind != storage.Parquet || dp.registry.Misfit == nil {
 		return kept, err
 	}
+	err = pg.WhileAlive(ctx, tx, func() error { return dp.lookAtKept(ctx, h, all, columns, &kept) })
+	return kept, err
+}
+
+// lookAtKept looks into the files of kept partitions for values that do not fit the columns as they will be.
+func (dp *Deployer) lookAtKept(
+	ctx context.Context, h heirOf, all []keptPartition, columns []dag.Column, kept *contract.Kept,
+) error {
 	dir, err := workdir.Make("", workdir.Temporary)
 	if err != nil {
-		return kept, err
+		return err
 	}
 	defer dir.Remove()
 
@@ -83,11 +93,11 @@ func (dp *Deployer) keptOf(
 		g.Version = p.generation
 		own := filepath.Join(dir.Path, fmt.Sprint(i))
 		if err := os.Mkdir(own, 0o700); err != nil {
-			return kept, err
+			return err
 		}
 		files, err := dp.storage.Open(ctx, g, []storage.Partition{p.Partition}, own)
 		if err != nil {
-			return kept, err
+			return err
 		}
 		parts = append(parts, files[0])
 	}
@@ -101,7 +111,7 @@ func (dp *Deployer) keptOf(
 		kept.Misfit = &contract.Misfit{Partition: all[misfit.Part].Key, Column: misfit.Column.Name,
 			Type: misfit.Column.Type, Value: misfit.Value}
 	}
-	return kept, err
+	return err
 }
 
 // keptPartitions returns what a generation takes over, by key. The bytes of what it has not taken yet are its

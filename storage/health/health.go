@@ -55,6 +55,7 @@ type Health struct {
 
 	mu     sync.Mutex
 	reason string // empty: the storage can be used
+	until  string // as in storage.Unusable
 	since  time.Time
 	turn   int // number of the last look that began
 }
@@ -102,6 +103,9 @@ func (h *Health) Reason() string {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.until != "" {
+		return h.reason + "; " + h.until
+	}
 	return h.reason
 }
 
@@ -203,17 +207,18 @@ func (h *Health) look(ctx context.Context) error {
 
 // found records what a look found, and says it if it is new.
 func (h *Health) found(err error) {
-	reason := ""
+	reason, until := "", ""
 	var why *storage.Unusable
 	if err != nil {
 		h.failedLooks.Inc()
 		if reason = err.Error(); errors.As(err, &why) {
-			reason = why.Reason
+			reason, until = why.Reason, why.Until
 		}
 	}
 
 	h.mu.Lock()
 	before, since := h.reason, h.since
+	h.until = until
 	if before != reason {
 		h.reason, h.since = reason, time.Now()
 	}

@@ -240,7 +240,7 @@ func TestACopyOfTheFolder(t *testing.T) {
 
 	// The copy was made before the others came: their names are missing.
 	two := join(t, pool, storage.Config{Root: before}, "two")
-	require.Equal(t, apart, two.Look(t.Context()))
+	require.Contains(t, two.Look(t.Context()), apart)
 	require.Contains(t, two.log.String(), "give every server the same storage.root")
 	for _, k := range []*kept{one, same, one} {
 		require.Empty(t, k.Look(t.Context()), "who was there before goes on")
@@ -251,7 +251,7 @@ func TestACopyOfTheFolder(t *testing.T) {
 	require.Empty(t, three.Look(t.Context()), "it sees the others, and they have not looked yet")
 	require.Empty(t, one.Look(t.Context()))
 	require.Equal(t, 1, strings.Count(one.log.String(), "server=three"))
-	require.Equal(t, apart, three.Look(t.Context()))
+	require.Contains(t, three.Look(t.Context()), apart)
 	require.Empty(t, one.Look(t.Context()))
 	require.Equal(t, 1, strings.Count(one.log.String(), "server=three"), "it is said once")
 
@@ -261,6 +261,29 @@ func TestACopyOfTheFolder(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, ".dagctl-server-three"), nil, 0o600))
 	require.Empty(t, one.Look(t.Context()))
 	require.Empty(t, three.Look(t.Context()))
+}
+
+// A restored database names servers that are no more. A new one says until when it waits for them, everywhere, and once
+// in its log.
+func TestAServerThatIsNoMore(t *testing.T) {
+	t.Parallel()
+	pool, root := database(t), t.TempDir()
+	gone := join(t, pool, storage.Config{Root: root}, "gone")
+	require.Empty(t, gone.Look(t.Context()))
+	require.NoError(t, os.Remove(filepath.Join(root, ".dagctl-server-gone"))) // as it has stopped since
+	var looked time.Time
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT looked_at FROM storage_servers`).Scan(&looked))
+
+	fresh := join(t, pool, storage.Config{Root: root}, "fresh")
+	until := "if gone runs no more, this server goes on at " + looked.Add(90*time.Second).UTC().Format(time.RFC3339)
+	require.Equal(t, apart+"; "+until, fresh.Look(t.Context()))
+	require.Equal(t, apart+"; "+until, fresh.Reason())
+	require.Equal(t, apart+"; "+until, fresh.Look(t.Context()))
+	require.Equal(t, 1, strings.Count(fresh.log.String(), until))
+
+	_, err := pool.Exec(t.Context(), `UPDATE storage_servers SET looked_at = looked_at - interval '90 s' WHERE id = 'gone'`)
+	require.NoError(t, err)
+	require.Empty(t, fresh.Look(t.Context()))
 }
 
 // What a server has left is removed at its end, or by others if it was killed.

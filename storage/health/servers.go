@@ -37,6 +37,7 @@ type neighbour struct {
 	apart    bool // it knows that its storage is not that of the others
 	seasoned bool // its object is so old that everybody must see it
 	missedBy string
+	counts   time.Time // until when it counts unless it looks again
 }
 
 // meet looks for the names of the other servers, and returns an error if this one uses another storage than they do.
@@ -77,7 +78,7 @@ func (h *Health) compareNames(ctx context.Context, all []neighbour, missedBy str
 	var later []neighbour // that this one misses
 	for _, n := range all {
 		if n.id == missedBy {
-			apart = h.apartFrom(n.id)
+			apart = h.apartFrom(n)
 		}
 		if h.met[n.id] {
 			continue
@@ -91,7 +92,7 @@ func (h *Health) compareNames(ctx context.Context, all []neighbour, missedBy str
 			err = h.noteMissed(ctx, n, "")
 		case !n.seasoned || n.apart:
 		case n.older:
-			apart = h.apartFrom(n.id)
+			apart = h.apartFrom(n)
 		default:
 			later = append(later, n)
 		}
@@ -125,14 +126,14 @@ func (h *Health) neighbours(ctx context.Context) (all []neighbour, missedBy stri
 
 	rows, err := h.Pool.Query(ctx, `
 		SELECT id, (began_at, id) < ($2, $1), apart, began_at <= clock_timestamp() - make_interval(secs => $3),
-			coalesce(missed_by, '')
+			coalesce(missed_by, ''), looked_at + make_interval(secs => $4)
 		FROM storage_servers WHERE id <> $1 AND looked_at > clock_timestamp() - make_interval(secs => $4)
-		ORDER BY id`, h.Server, began, h.Patience.Seconds(), awayAfter.Seconds())
+		ORDER BY looked_at, id`, h.Server, began, h.Patience.Seconds(), awayAfter.Seconds())
 	if err != nil {
 		return nil, "", fmt.Errorf("servers that use the storage: %w", err)
 	}
 	all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (n neighbour, err error) {
-		return n, row.Scan(&n.id, &n.older, &n.apart, &n.seasoned, &n.missedBy)
+		return n, row.Scan(&n.id, &n.older, &n.apart, &n.seasoned, &n.missedBy, &n.counts)
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("servers that use the storage: %w", err)
@@ -152,14 +153,18 @@ func (h *Health) noteMissed(ctx context.Context, n neighbour, by string) error {
 	return err
 }
 
-// apartFrom returns the error of a server that uses another storage than one that was there before.
-func (h *Health) apartFrom(other string) error {
-	return &storage.Unusable{Reason: reasonApart, Err: fault.New(fault.Unavailable,
+// apartFrom returns the error of a server that uses another storage than one that was there before. That one may be no
+// more: a restored database names those of the time of the backup. Nothing but its silence tells, since it may be
+// frozen, or cut off from the database for a while.
+func (h *Health) apartFrom(n neighbour) error {
+	other := n.id
+	until := fmt.Sprintf("if %s runs no more, this server goes on at %s", other, n.counts.UTC().Format(time.RFC3339))
+	return &storage.Unusable{Reason: reasonApart, Until: until, Err: fault.New(fault.Unavailable,
 		"this server and %s, which was there before, have a storage each: one of them does not see the other's name, "+
 			"as %s is this one's", other, h.Storage.NamePlace(h.Server)).
 		WithHint("give every server the same storage.root or storage.s3; files that this server has written since it "+
-			"started are missing for the others: `dagctl doctor --verify-files` lists them. If %s runs no more, as "+
-			"after the restore of a backup, wait: it counts for %s after its last look", other, awayAfter)}
+			"started are missing for the others: `dagctl doctor --verify-files` lists them. After the restore of a "+
+			"backup, wait: %s", until)}
 }
 
 // forget removes the names of servers that have been silent for long.
