@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/registry/deploy"
 	"github.com/dagctl/dagctl/timers"
 	"github.com/dagctl/dagctl/web"
+	"github.com/dagctl/dagctl/worker/protocol"
 )
 
 // server is the API of a running installation, as its clients see it.
@@ -89,6 +91,7 @@ func (s *server) call(ctx context.Context, method, path string, body, answer any
 	}
 
 	req.Header.Set("Authorization", "Bearer "+s.token)
+	req.Header.Set(protocol.VersionHeader, strconv.Itoa(protocol.Version)) // for what workers call
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

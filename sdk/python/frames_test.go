@@ -13,8 +13,8 @@ import (
 	"github.com/dagctl/dagctl/query"
 )
 
-// Which libraries' frames the tests write, and the Python that has them: polars and pyarrow are in no package of
-// Debian's.
+// Which libraries' frames the tests write, and the Python that has them: Debian 12 has neither polars nor pyarrow, and
+// later releases have pyarrow. Say -frames pandas,pyarrow -frames-python PYTHON to write those, too.
 var (
 	frameLibraries = flag.String("frames", "pandas", "libraries whose frames are written: pandas, polars, pyarrow")
 	framePython    = flag.String("frames-python", "", "the Python that has them; default: one that is found")
@@ -94,7 +94,34 @@ func TestFrames(t *testing.T) {
 			require.Empty(t, empty.Rows)
 			require.Contains(t, typesOf(empty), "seen TIMESTAMP WITH TIME ZONE")
 			require.Len(t, empty.Columns, 11)
+
+			if library == "pyarrow" {
+				w.readAsArrow(t, rows)
+			}
 		})
+	}
+}
+
+const arrowDAG = `name: arrow
+defaults: { runtime: python }
+jobs:
+  - { name: table, operator: handler, inputs: [{ from: { dataset: all } }], max_attempts: 1, config: { handler: table } }
+  - { name: stream, operator: handler, inputs: [{ from: { dataset: all } }], max_attempts: 1, config: { handler: stream } }
+publish:
+  table: { from: { job: table } }
+  stream: { from: { job: stream } }
+`
+
+// readAsArrow has handlers read the dataset all as Arrow and write what they read, as a table and as a file of its
+// stream. Both must be equal to what was read, types included.
+func (w *world) readAsArrow(t *testing.T, all query.Rows) {
+	t.Helper()
+	w.serve(t, arrowDAG)
+	for _, job := range []string{"table", "stream"} {
+		w.must(t, "run", "arrow/"+job, "--partition", "all", "--watch")
+		again := w.preview(t, job)
+		require.Equal(t, all.Columns, again.Columns, job)
+		require.ElementsMatch(t, all.Rows, again.Rows, job)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestSQS(t *testing.T) {
 		"tasks_per_message: 10 }", url,
 		queues.Endpoint))
 	w.serve(t, queueDAG)
-	worker := w.worker(t, "queue.py", "QUEUE_URL="+url, "SQS_ENDPOINT="+queues.Endpoint, "AWS_ACCESS_KEY_ID=AKIATEST",
+	worker := w.worker(t, "sqs.py", "QUEUE_URL="+url, "SQS_ENDPOINT="+queues.Endpoint, "AWS_ACCESS_KEY_ID=AKIATEST",
 		"AWS_SECRET_ACCESS_KEY=secret")
 
 	// One that takes longer than its message is invisible for.

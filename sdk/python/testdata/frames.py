@@ -4,6 +4,7 @@ import datetime
 import decimal
 import importlib
 import os
+import tempfile
 import uuid
 
 import dagctl
@@ -61,6 +62,17 @@ def chosen(ctx):
 def two(ctx):
     rows = ({"id": n} for n in range(2))
     return {"frame": frame(COLUMNS), "rows": rows}
+
+
+@worker.handler("table")
+def table(ctx):
+    return ctx.input(0).arrow()
+
+
+@worker.handler("stream")
+def stream(ctx):
+    with tempfile.TemporaryDirectory() as folder:
+        ctx.output().upload(ctx.input(0).download(os.path.join(folder, "all.arrows")))
 
 
 @worker.handler("generated")
