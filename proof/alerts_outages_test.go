@@ -111,7 +111,8 @@ func (a *alarms) ofPeople() []outage {
 		{[]string{"DagctlOutboxFailed"}, nil, func() { // as an hour of tries passes
 			a.exec(`UPDATE outbox SET attempts = 19, available_at = now() WHERE kind = 'openlineage'`)
 		}, func() { // as a day passes
-			a.exec(`UPDATE outbox SET available_at = available_at - interval '1 day' WHERE status = 'Failed'`)
+			a.exec(`UPDATE outbox SET attempts = 0 WHERE kind = 'openlineage' AND status = 'Pending'`)
+			a.exec(`UPDATE outbox SET available_at = now() - interval '2 days' WHERE status = 'Failed'`)
 		}},
 	}
 }
