@@ -140,10 +140,6 @@ func (a *alarms) ofDatabase() []outage {
 			end = a.locked(`LOCK sources`)
 			stop = a.again(40, 10*time.Millisecond, asks("/v1/sources"))
 		}, over},
-		{[]string{"DagctlPoolExhausted"}, withoutDatabase, func() {
-			end = a.locked(`LOCK service_tokens`)
-			stop = a.again(80, 10*time.Millisecond, asks("/v1/dags"))
-		}, over},
 		{[]string{"DagctlErrors"}, withoutDatabase, func() {
 			a.exec(`ALTER SYSTEM SET default_transaction_read_only = on`)
 			a.exec(`SELECT pg_reload_conf()`)
