@@ -95,7 +95,7 @@ interrupt ends the watching alone.`,
 				for _, e := range enqueued {
 					note := ""
 					if !e.Created {
-						note = "  (known idempotency key)"
+						note = "  (made before)"
 					}
 					fmt.Fprintln(w, e.ID.String()+note)
 				}
