@@ -79,7 +79,7 @@ func TestAlertsFire(t *testing.T) {
 	p.quiet(20 * time.Second)
 
 	caused := map[string]bool{"DagctlPoolExhausted": true} // tried nowhere
-	for _, o := range slices.Concat(a.ofTasks(), a.ofStorage(), a.ofPeople(), a.ofDatabase(), a.ofServers()) {
+	for _, o := range slices.Concat(a.ofStorage(), a.ofTasks(), a.ofPeople(), a.ofDatabase(), a.ofServers()) {
 		for _, alert := range o.alerts {
 			caused[alert] = true
 		}
