@@ -86,43 +86,6 @@ func (r *Registry) KnownJobs(ctx context.Context, tx pgx.Tx, origins []uuid.UUID
 	return jobs, fault.Wrap(err, "names of jobs")
 }
 
-// NewName returns the name that a job of a DAG has now which had a name in a version that served; "" if it was not
-// renamed.
-func NewName(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, job string) (name string, err error) {
-	names, err := NewNames(ctx, tx, org, []NameOfJob{{dagName, job}})
-	return names[NameOfJob{dagName, job}], err
-}
-
-// NameOfJob names a job of an org.
-type NameOfJob struct{ DAG, Job string }
-
-// NewNames returns the names that jobs have now which had others in versions that served. Jobs that were not renamed
-// are absent, and names that other jobs have by now. It relies on the key (dag_version_id, name) of jobs.
-func NewNames(ctx context.Context, tx pgx.Tx, org uuid.UUID, had []NameOfJob) (map[NameOfJob]string, error) {
-	names := map[NameOfJob]string{}
-	if len(had) == 0 {
-		return names, nil
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT ON (w.dag, w.job) w.dag, w.job, j.name FROM unnest($2::text[], $3::text[]) AS w(dag, job)
-		JOIN dag_current_versions c ON c.org_id = $1 AND c.dag_name = w.dag
-		JOIN dag_versions v ON v.org_id = $1 AND v.dag_name = w.dag AND v.activated_at IS NOT NULL
-		JOIN jobs n ON n.dag_version_id = v.id AND n.name = w.job
-		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.identity = n.identity
-		WHERE NOT EXISTS (SELECT FROM jobs k WHERE k.dag_version_id = c.dag_version_id AND k.name = w.job)
-		ORDER BY w.dag, w.job, v.number DESC`, append([]any{org}, pg.Columns(had)...)...)
-	if err != nil {
-		return nil, fmt.Errorf("find renamed jobs: %w", err)
-	}
-
-	var (
-		of  NameOfJob
-		now string
-	)
-	_, err = pgx.ForEachRow(rows, []any{&of.DAG, &of.Job, &now}, func() error { names[of] = now; return nil })
-	return names, fault.Wrap(err, "find renamed jobs")
-}
-
 func (r *Registry) loadJobs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, found map[uuid.UUID]*Job) error {
 	rows, err := tx.Query(ctx, `
 		SELECT j.id, j.org_id, org_slug(j.org_id), j.dag_name, j.name, j.dag_version_id, j.origin_job_id, j.definition

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -81,7 +80,7 @@ func (u *Usage) Trend(
 
 // readDays reads the days of a job.
 func (u *Usage) readDays(ctx context.Context, tx pgx.Tx, caller authz.Caller, t *Trend, since time.Time) error {
-	names, err := countedAs(ctx, tx, caller.OrgID, t, since)
+	names, err := countedAs(ctx, tx, caller.OrgID, t)
 	if err != nil {
 		return err
 	}
@@ -117,21 +116,16 @@ func (u *Usage) readDays(ctx context.Context, tx pgx.Tx, caller authz.Caller, t 
 	return err
 }
 
-// countedAs returns the names under which the usage of a job was counted since a time: its own, and those that it had.
-func countedAs(ctx context.Context, tx pgx.Tx, org uuid.UUID, t *Trend, since time.Time) (names []string, err error) {
-	rows, err := tx.Query(ctx, `SELECT DISTINCT dag_name, job_name FROM usage_days
-		WHERE org_id = $1 AND dag_name = $2 AND day >= $3`, org, t.DAG, since)
+// countedAs returns the names under which the usage of a job was counted: its own, and those that it alone had.
+func countedAs(ctx context.Context, tx pgx.Tx, org uuid.UUID, t *Trend) ([]string, error) {
+	names := []string{t.Job}
+	old, err := registry.OldNames(ctx, tx, org, registry.NameOfJob{DAG: t.DAG, Job: t.Job})
 	if err != nil {
 		return nil, err
 	}
-	counted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[registry.NameOfJob])
-	if err != nil {
-		return nil, err
-	}
-
-	now, err := registry.NewNames(ctx, tx, org, counted)
-	for _, of := range counted {
-		if cmp.Or(now[of], of.Job) == t.Job {
+	now, err := registry.NewNames(ctx, tx, org, old)
+	for _, of := range old {
+		if now[of] == t.Job {
 			names = append(names, of.Job)
 		}
 	}
