@@ -1,5 +1,5 @@
--- What is asked for over and over is found in small indexes, however many versions there have been. Package registry owns
--- the tables.
+-- What is asked for over and over is found in small indexes, however many versions there have been. Package registry
+-- owns the tables.
 -- +goose Up
 
 -- All origins of a DAG, in the index alone: a DAG of 500 jobs has 50,000 of them after a hundred versions.

@@ -348,8 +348,8 @@ func list(wanted []wantedPartition) []wantedPartition {
 // jobOfBackfill is the name that the job of a backfill b has now, which may have been renamed.
 const jobOfBackfill = `coalesce(split_part(job_address(b.job_id), '/', 2), b.job_name)`
 
-const backfillColumns = `b.id, b.dag_name, ` + jobOfBackfill + `, b.from_key, b.to_key, b.existing, b.propagate, b.concurrency,
-	b.status, b.created_by, b.created_at, b.ended_at, coalesce(b.reason, ''),
+const backfillColumns = `b.id, b.dag_name, ` + jobOfBackfill + `, b.from_key, b.to_key, b.existing, b.propagate,
+	b.concurrency, b.status, b.created_by, b.created_at, b.ended_at, coalesce(b.reason, ''),
 	n.pending, n.open, n.done, n.skipped, n.failed`
 
 // backfillCounts counts the partitions of a backfill b. Nobody notes any more how the tasks end that a backfill leaves
