@@ -61,11 +61,11 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	rows, err := tx.Query(ctx, `
 		WITH RECURSIVE gone AS (
 			SELECT DISTINCT r.dataset_version AS version, r.partition_key AS key FROM partition_versions r
-			WHERE r.org_id = $1 AND r.dataset_uuid = $2 AND ($3::text[] IS NULL OR r.partition_key = ANY($3))
+			WHERE r.org_id = $1 AND r.dataset_uuid = $2 AND ($3 OR r.partition_key = ANY($4))
 			UNION
 			SELECT i.output_version, i.output_key FROM gone g
 			JOIN partition_inputs i ON i.org_id = $1 AND i.input_version = g.version AND i.input_key = g.key
-			WHERE $4)
+			WHERE $5)
 		SELECT d.name, d.producer_dag_name, g.version, g.key,
 		       EXISTS (SELECT FROM dataset_pointers p WHERE p.org_id = $1 AND p.dataset_version = g.version),
 		       coalesce((SELECT sum(r.bytes) FROM partition_versions r
@@ -76,7 +76,8 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 		JOIN datasets d ON d.org_id = $1 AND d.id = v.dataset_uuid
 		WHERE EXISTS (SELECT FROM partition_versions r
 		    WHERE r.dataset_version = g.version AND r.partition_key = g.key AND r.state NOT IN ('Purged', 'Split'))
-		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, keys, s.Downstream)
+		ORDER BY d.producer_dag_name, d.name, g.version, g.key`, org, s.Dataset, s.whole(), keys,
+		s.Downstream)
 	if err != nil {
 		return nil, fmt.Errorf("find what to purge: %w", err)
 	}
@@ -87,9 +88,12 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	return found, nil
 }
 
-// keys lists the partitions of the scope; nil: all.
+// whole reports whether the scope has all partitions.
+func (s PurgeScope) whole() bool { return s.From == "" && s.To == "" }
+
+// keys lists the partitions of a scope that is not whole.
 func (s PurgeScope) keys(ctx context.Context, tx pgx.Tx, org uuid.UUID) ([]string, error) {
-	if s.From == "" && s.To == "" {
+	if s.whole() {
 		return nil, nil
 	}
 	rows, err := tx.Query(ctx, `
