@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,6 +43,9 @@ var lengths = map[Step]time.Duration{Hour: time.Hour, Day: 24 * time.Hour, Week:
 
 // mostSteps bounds the points of a trend, and mostRows the rows of an answer.
 const mostSteps, mostRows = 400, 100
+
+// fewParts is up to how many outputs the steps of each are looked up.
+const fewParts = 1000
 
 // Question asks for usage. Zero fields mean: by job, the last seven days, by the day, all DAGs.
 type Question struct {
@@ -230,14 +234,14 @@ func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (
 		table, outputs = "usage_dag_days", "dag_name, '', 0"
 	}
 	used := `
-		SELECT ` + outputs + `, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint,
-			sum(rows)::bigint, sum(bytes)::bigint, 0::bigint
+		SELECT ` + outputs + `, sum(seconds), sum_exact(attempts), sum_exact(tasks), sum_exact(failed),
+			sum_exact(rows), sum_exact(bytes), 0::bigint
 		FROM ` + table + `
 		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4
 		GROUP BY 1, 2, 3
 		UNION ALL`
 	stored := `
-		SELECT ` + outputs + `, 0, 0, 0, 0, 0, 0, sum(bytes)::bigint FROM usage_stored
+		SELECT ` + outputs + `, 0, 0, 0, 0, 0, 0, sum_exact(bytes) FROM usage_stored
 		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) GROUP BY 1, 2, 3`
 	sql, args := used+stored, []any{caller.OrgID, q.DAG, q.Since, q.Until}
 	switch {
@@ -294,8 +298,8 @@ func readTotals(
 		}
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT dag, date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint,
-			sum(failed)::bigint, sum(rows)::bigint, sum(bytes)::bigint
+		SELECT dag, date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum_exact(attempts), sum_exact(tasks),
+			sum_exact(failed), sum_exact(rows), sum_exact(bytes)
 		FROM (
 			SELECT `+by+` AS dag, u.`+unit+` AS at, u.seconds, u.attempts, u.tasks, u.failed, u.rows, u.bytes
 			FROM `+all+` u WHERE `+span(unit)+`
@@ -305,7 +309,8 @@ func readTotals(
 			JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
 			WHERE `+span(unit)+`) AS u
 		GROUP BY 1, 2`,
-		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until}, pg.Columns(g.hidden)...)...)
+		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until},
+			pg.Columns(slices.Collect(maps.Keys(g.hidden)))...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +337,7 @@ func readTotals(
 	return steps, err
 }
 
-// readSteps adds the usage of groups by step, where it is not among that of all.
+// readSteps adds what trends of groups weigh, seconds and bytes, by step, where it is not among that of all.
 func readSteps(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, q Question, g *grouping, steps map[at]Amount,
 ) error {
@@ -340,16 +345,19 @@ func readSteps(
 		return nil
 	}
 	table, unit := q.from()
+	used := `u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.` + unit + ` >= $4 AND u.` + unit + ` < $5`
+	from := `JOIN ` + table + ` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output WHERE ` + used
+	if len(g.parts) > fewParts {
+		// All steps are read at once, rather than those of each output.
+		from = `JOIN (SELECT * FROM ` + table + ` u WHERE ` + used + ` OFFSET 0) AS u
+			ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output`
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT p.group, date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds * p.seconds),
-			coalesce(sum(u.attempts) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.tasks) FILTER (WHERE p.whole), 0)::bigint,
-			coalesce(sum(u.failed) FILTER (WHERE p.whole), 0)::bigint, coalesce(sum(u.rows) FILTER (WHERE p.data), 0)::bigint,
-			coalesce(sum(u.bytes) FILTER (WHERE p.data), 0)::bigint
-		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[], $12::boolean[])
-			AS p(dag, job, output, "group", seconds, whole, data)
-		JOIN `+table+` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output
-		WHERE u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.`+unit+` >= $4 AND u.`+unit+` < $5
-		GROUP BY 1, 2`,
+			coalesce(sum_exact(u.bytes) FILTER (WHERE p.data), 0)
+		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[])
+			AS p(dag, job, output, "group", seconds, data)
+		`+from+` GROUP BY 1, 2`,
 		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until}, pg.Columns(g.parts)...)...)
 	if err != nil {
 		return err
@@ -359,8 +367,7 @@ func readSteps(
 		s at
 		a Amount
 	)
-	_, err = pgx.ForEachRow(rows, []any{&s.group, &s.time, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
-		&a.Bytes}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&s.group, &s.time, &a.Seconds, &a.Bytes}, func() error {
 		s.time = s.time.UTC()
 		steps[s] = a
 		return nil

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -19,8 +18,8 @@ type grouping struct {
 	rows  []Row
 	total Amount
 	parts []part
-	// hidden are the jobs whose rows and bytes the caller may not see, each once.
-	hidden []job
+	// hidden are the jobs whose rows and bytes the caller may not see.
+	hidden map[job]bool
 	index  map[subject]int
 }
 
@@ -35,7 +34,6 @@ type part struct {
 	DAG, Job      string
 	Output, Group int
 	Seconds       float64 // of those of the job
-	Whole         bool    // its attempts and tasks
 	Data          bool    // its rows and bytes
 }
 
@@ -84,11 +82,9 @@ func readNames(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) 
 
 // group sums what was used by what a question asks for.
 func group(n names, q Question, used map[output]Amount) *grouping {
-	g := &grouping{index: map[subject]int{}}
-	for _, o := range slices.SortedFunc(maps.Keys(used), func(a, b output) int {
-		return cmp.Or(cmp.Compare(a.dag, b.dag), cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
-	}) {
-		g.add(n, q.By, o, used[o])
+	g := &grouping{index: map[subject]int{}, hidden: map[job]bool{}}
+	for o, a := range used {
+		g.add(n, q.By, o, a)
 	}
 	return g
 }
@@ -153,39 +149,32 @@ func (g *grouping) add(n names, by By, o output, a Amount) {
 	hidden := n.hides(o)
 	if hidden {
 		a.Rows, a.Bytes, a.Stored = 0, 0, 0
+		g.hidden[job{o.dag, counted.job}] = true
 	}
 	g.total.add(a, 1)
-	if hidden {
-		g.hide(counted)
-	}
 
 	// What is written and stored is the output's own, the rest the job's.
 	own := g.at(n.about(by, o), hidden)
-	shares := map[int]float64{own: 1}
-	if outputs := n.jobs[[2]string{o.dag, o.job}].Outputs; o.index == 0 && outputs > 1 {
-		shares = map[int]float64{}
-		for i := range outputs {
-			shares[g.at(n.about(by, output{o.dag, o.job, i}), hidden)] += 1 / float64(outputs)
-		}
-	}
-	if _, ok := shares[own]; !ok {
-		shares[own] = 0
-	}
-	for i, share := range shares {
+	give := func(to int, share float64) {
 		mine := a
-		if i != own {
+		if to != own {
 			mine.Rows, mine.Bytes, mine.Stored = 0, 0, 0
 		}
-		g.rows[i].add(mine, share)
-		g.parts = append(g.parts, part{o.dag, counted.job, o.index, i, share, true, i == own && !hidden})
+		g.rows[to].add(mine, share)
+		g.parts = append(g.parts, part{o.dag, counted.job, o.index, to, share, to == own && !hidden})
 	}
-}
+	outputs := n.jobs[[2]string{o.dag, o.job}].Outputs
+	if o.index != 0 || outputs <= 1 {
+		give(own, 1)
+		return
+	}
 
-// hide notes that the caller may not look into the job of an output. Outputs come job by job.
-func (g *grouping) hide(o output) {
-	of := job{o.dag, o.job}
-	if n := len(g.hidden); n == 0 || g.hidden[n-1] != of {
-		g.hidden = append(g.hidden, of)
+	shares := map[int]float64{own: 0}
+	for i := range outputs {
+		shares[g.at(n.about(by, output{o.dag, o.job, i}), hidden)] += 1 / float64(outputs)
+	}
+	for to, share := range shares {
+		give(to, share)
 	}
 }
 

@@ -85,8 +85,8 @@ func (u *Usage) readDays(ctx context.Context, tx pgx.Tx, caller authz.Caller, t 
 		return err
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT day, sum(seconds), sum(attempts)::bigint, sum(tasks)::bigint, sum(failed)::bigint, sum(rows)::bigint,
-			sum(bytes)::bigint, (array_agg(durations::text ORDER BY output))[1]::bigint[]
+		SELECT day, sum(seconds), sum_exact(attempts), sum_exact(tasks), sum_exact(failed), sum_exact(rows),
+			sum_exact(bytes), (array_agg(durations::text ORDER BY output))[1]::bigint[]
 		FROM usage_days WHERE org_id = $1 AND dag_name = $2 AND job_name = ANY($3) AND day >= $4
 		GROUP BY day ORDER BY day`, caller.OrgID, t.DAG, names, since)
 	if err != nil {
