@@ -46,6 +46,8 @@ type width struct{ months, days, minutes int }
 
 func (u TimeUnit) width() width {
 	switch u {
+	case Day, "":
+		return width{days: 1}
 	case Minute:
 		return width{minutes: 1}
 	case Hour:

@@ -170,8 +170,8 @@ func (o *outward) edges(ctx context.Context, up bool, nodes map[string]int) ([]o
 	}
 	if !o.caller.ReadsAll() {
 		from := registry.HiddenFrom(o.caller, &args)
-		shown = `(e.from_dataset IS NULL OR e.from_dataset NOT IN (SELECT hidden_datasets(` + from + `)))
-			AND (e.to_dataset IS NULL OR e.to_dataset NOT IN (SELECT hidden_datasets(` + from + `)))
+		shown = `NOT ` + registry.HiddenDataset("e.from_dataset", from) + `
+			AND NOT ` + registry.HiddenDataset("e.to_dataset", from) + `
 			AND e.from_node NOT IN (SELECT hidden_externals(` + from + `))
 			AND e.to_node NOT IN (SELECT hidden_externals(` + from + `))`
 	}

@@ -93,7 +93,7 @@ func requireKept(ctx context.Context, tx pgx.Tx, caller authz.Caller, version uu
 		FROM dag_versions v
 		JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
 		JOIN pointer_outlines p ON p.dag_version_id = c.dag_version_id
-		WHERE v.id = $1 AND v.org_id = $2 AND p.dataset_uuid IN (SELECT hidden_datasets(`+HiddenFrom(caller, &args)+`))
+		WHERE v.id = $1 AND v.org_id = $2 AND `+HiddenDataset("p.dataset_uuid", HiddenFrom(caller, &args))+`
 		  AND NOT EXISTS (SELECT FROM pointer_outlines n WHERE n.dag_version_id = v.id AND n.dataset_uuid = p.dataset_uuid)
 		LIMIT 1`, args...).Scan(&dag)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -22,9 +22,9 @@ func VisibleTo(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "true"
 	}
-	condition := fmt.Sprintf("d.id NOT IN (SELECT hidden_datasets(%s))", HiddenFrom(caller, args))
+	hidden := HiddenDataset("d.id", HiddenFrom(caller, args))
 	works := caller.MayOnDAGs(authz.Inspect, "d.producer_dag_name", args)
-	return "((d.published OR " + works + ") AND " + condition + ")"
+	return "((d.published OR " + works + ") AND NOT " + hidden + ")"
 }
 
 // GenerationVisibleTo returns the condition, on generations g of datasets that the caller may see, under which it may
@@ -33,8 +33,19 @@ func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "true"
 	}
-	return fmt.Sprintf(`(g.id IS NULL OR g.id NOT IN (SELECT h.dataset_version FROM hidden_generations(%s) AS h))`,
-		HiddenFrom(caller, args))
+	return "NOT " + HiddenVersion("g.id", HiddenFrom(caller, args))
+}
+
+// HiddenVersion returns the condition under which a generation, which an expression names by its id, is hidden from a
+// caller; see HiddenFrom. A missing one is not.
+func HiddenVersion(id, from string) string { return among(id, "hidden_version_ids("+from+")") }
+
+// HiddenDataset is like HiddenVersion for a dataset.
+func HiddenDataset(id, from string) string { return among(id, "hidden_dataset_ids("+from+")") }
+
+// among returns the condition that an id is in a sorted array.
+func among(id, sorted string) string {
+	return fmt.Sprintf("coalesce((SELECT %[1]s)[width_bucket(%[2]s, (SELECT %[1]s))] = %[2]s, false)", sorted, id)
 }
 
 // HiddenFrom returns the arguments of the functions that say what is hidden from a caller.
@@ -82,8 +93,8 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 			LEFT JOIN dag_version_datasets p ON i.in_dag AND p.dag_version_id = j.dag_version_id
 			    AND p.dataset_uuid = i.dataset_uuid
 			WHERE i.job_id = j.id
-			  AND (i.dataset_uuid IN (SELECT hidden_datasets(` + from + `)) AND NOT i.in_dag
-			    OR p.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(` + from + `) AS h)))`
+			  AND (` + HiddenDataset("i.dataset_uuid", from) + ` AND NOT i.in_dag
+			    OR ` + HiddenVersion("p.dataset_version", from) + `))`
 }
 
 // HiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
@@ -92,8 +103,8 @@ func HiddenJob(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "false"
 	}
-	condition := "(j.id IN (SELECT hidden_jobs(" + HiddenFrom(caller, args) + "))"
-	return condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
+	condition := among("j.id", "hidden_job_ids("+HiddenFrom(caller, args)+")")
+	return "(" + condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
 			EXISTS (
 				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
 				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
@@ -108,6 +119,15 @@ func NoneHidden(caller authz.Caller, org, ids string, args *[]any) string {
 	}
 	return fmt.Sprintf("NOT EXISTS (SELECT FROM jobs j WHERE j.org_id = %s AND j.id = ANY (%s) AND (%s))", org, ids,
 		HiddenJob(caller, args))
+}
+
+// NotHidden returns the condition under which the caller may look into the job of an id, which an expression names. A
+// row at a time it is asked last, and the planner does not read all jobs to answer it.
+func NotHidden(caller authz.Caller, id string, args *[]any) string {
+	if caller.ReadsAll() {
+		return "true"
+	}
+	return "(SELECT NOT (" + HiddenJob(caller, args) + ") FROM jobs j WHERE j.id = " + id + ")"
 }
 
 // ReadableJobs reports for each job whether the caller may look into it: into its definition, tasks, logs and errors.

@@ -147,11 +147,11 @@ func localTime(at time.Time, zone string) string {
 
 // soonest returns the datasets that are due first, twice as many as a forecast has: some may be there already.
 func soonest(dues []footprint.Due, now time.Time) []footprint.Due {
-	at := func(d footprint.Due) time.Time {
-		_, at := dueAt(d, now)
-		return at
+	at := make(map[string]time.Time, len(dues)) // by dataset
+	for _, d := range dues {
+		_, at[d.Name] = dueAt(d, now)
 	}
-	slices.SortStableFunc(dues, func(a, b footprint.Due) int { return at(a).Compare(at(b)) })
+	slices.SortStableFunc(dues, func(a, b footprint.Due) int { return at[a.Name].Compare(at[b.Name]) })
 	return dues[:min(len(dues), 2*mostNext)]
 }
 

@@ -72,12 +72,16 @@ func (vs *Views) ErrorGroups(ctx context.Context, caller authz.Caller, s TaskSel
 				SELECT w.task_id, w.origin_job_id, w.failed_at, %s AS name FROM waiting w WHERE %s),
 			run AS MATERIALIZED (%s),
 			groups AS MATERIALIZED (
-				SELECT f.name, count(*) AS n, array_agg(DISTINCT f.origin_job_id) AS jobs, min(f.failed_at) AS first,
+				SELECT f.name, count(*) AS n, array_agg(f.origin_job_id) AS jobs, min(f.failed_at) AS first,
 				       max(f.failed_at) AS last, max(f.task_id::text)::uuid AS example,
 				       count(*) FILTER (WHERE f.origin_job_id IN (SELECT origin_job_id FROM run)) AS retryable
 				FROM failed f WHERE f.name IS NOT NULL GROUP BY f.name
 				ORDER BY 2 DESC, 1 LIMIT $%d),
-			listed AS MATERIALIZED (SELECT g.name, job FROM groups g, unnest(g.jobs[1:100]) AS job),
+			listed AS MATERIALIZED (
+				SELECT name, job FROM (
+					SELECT name, job, row_number() OVER (PARTITION BY name ORDER BY job) AS n
+					FROM (SELECT DISTINCT g.name, job FROM groups g, unnest(g.jobs) AS job) AS once) AS numbered
+				WHERE n <= 100),
 			named AS MATERIALIZED ( -- each job once: groups have many of them in common
 				SELECT job, job_address(job) AS address FROM (SELECT DISTINCT job FROM listed) AS once),
 			addresses AS (

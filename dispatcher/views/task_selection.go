@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // TaskSelection selects tasks that meet all of its conditions; an empty field is no condition. Lists, the verbs over
@@ -138,11 +139,11 @@ func (vs *Views) Selected(
 	}
 
 	s.addState(c, looked)
-	if err := vs.addReadable(ctx, tx, caller, c, s); err != nil {
+	if err := vs.addPartition(ctx, tx, caller, c, s.Partition); err != nil {
 		return "", nil, err
 	}
-	if err := vs.addPartition(ctx, tx, c, s.Partition); err != nil {
-		return "", nil, err
+	if s.Partition != "" || s.Error != "" {
+		addReadable(caller, c)
 	}
 	if s.Error != "" {
 		c.add("position(lower(?) IN lower(t.error_message)) > 0", s.Error)
@@ -196,11 +197,11 @@ func (s TaskSelection) addState(c *conditions, looked bool) {
 // addPartition adds the condition that tasks make a partition, or one of a range FIRST..LAST. A key that there is goes
 // before a range of that name.
 func (vs *Views) addPartition(
-	ctx context.Context, tx pgx.Tx, c *conditions, partition string,
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, c *conditions, partition string,
 ) error {
 	from, to, isRange := strings.Cut(partition, "..")
 	if isRange {
-		named, err := isKey(ctx, tx, *c, partition)
+		named, err := isKey(ctx, tx, caller, *c, partition)
 		if err != nil {
 			return err
 		}
@@ -209,7 +210,7 @@ func (vs *Views) addPartition(
 
 	switch {
 	case isRange:
-		keys, err := vs.partitionsBetween(ctx, tx, *c, from, to)
+		keys, err := vs.partitionsBetween(ctx, tx, caller, *c, from, to)
 		if err != nil {
 			return err
 		}
@@ -220,10 +221,12 @@ func (vs *Views) addPartition(
 	return nil
 }
 
-// isKey reports whether a text is the key of a partition that a task makes which meets the conditions so far.
-func isKey(ctx context.Context, tx pgx.Tx, c conditions, text string) (is bool, err error) {
+// isKey reports whether a text is the key of a partition that a task makes which meets the conditions so far, and which
+// the caller may look into.
+func isKey(ctx context.Context, tx pgx.Tx, caller authz.Caller, c conditions, text string) (is bool, err error) {
 	c.args, c.texts = slices.Clone(c.args), slices.Clone(c.texts)
 	c.add("? = ANY(t.partitions)", text)
+	addReadable(caller, &c)
 	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM tasks t WHERE `+c.where()+`)`, c.args...).Scan(&is)
 	if err != nil {
 		return false, fmt.Errorf("partition %s: %w", text, err)
@@ -231,20 +234,10 @@ func isKey(ctx context.Context, tx pgx.Tx, c conditions, text string) (is bool, 
 	return is, nil
 }
 
-// addReadable leaves out the tasks of hidden jobs if the selection looks into tasks. A caller who may not read a task's
-// partition or error must not find the task by it either.
-func (vs *Views) addReadable(
-	ctx context.Context, tx pgx.Tx, caller authz.Caller, c *conditions, s TaskSelection,
-) error {
-	if s.Partition == "" && s.Error == "" {
-		return nil
-	}
-	hidden, err := vs.hiddenOf(ctx, tx, caller, `SELECT DISTINCT t.job_id FROM task_outlines t WHERE `+c.where(), c.args)
-	if err != nil {
-		return err
-	}
-	c.add("t.job_id <> ALL(?)", hidden)
-	return nil
+// addReadable leaves out the tasks of hidden jobs, where a selection looks into tasks: a caller who may not read the
+// partition or error of a task must not find it by them either.
+func addReadable(caller authz.Caller, c *conditions) {
+	c.add(registry.NotHidden(caller, "t.job_id", &c.args))
 }
 
 // hiddenOf lists the origins that the caller may not look into among those that a statement finds, never nil.
@@ -280,7 +273,7 @@ func (s TaskSelection) addTimes(c *conditions) {
 // partitionsBetween lists the partitions from one to another that tasks make which meet the conditions so far. Ranges
 // are compared by number, other keys as text, which is the order of time for times.
 func (vs *Views) partitionsBetween(
-	ctx context.Context, tx pgx.Tx, c conditions, from, to string,
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, c conditions, from, to string,
 ) ([]string, error) {
 	if from == "" || to == "" {
 		return nil, fault.New(fault.Invalid, "%q is not a range of partitions", from+".."+to).
@@ -305,7 +298,12 @@ func (vs *Views) partitionsBetween(
 	for _, m := range all {
 		origins = append(origins, m.Origin)
 	}
-	jobs, err := vs.registry.Jobs(ctx, tx, tasks.SortedIDs(origins))
+	origins = tasks.SortedIDs(origins)
+	jobs, err := vs.registry.Jobs(ctx, tx, origins)
+	if err != nil {
+		return nil, err
+	}
+	hidden, err := vs.registry.HiddenAmong(ctx, tx, caller, origins)
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +314,7 @@ func (vs *Views) partitionsBetween(
 		if job := jobs[m.Origin]; job != nil {
 			by = job.Def.TasksBy()
 		}
-		if Between(by, from, to, m.Key) {
+		if !hidden[m.Origin] && Between(by, from, to, m.Key) {
 			keys = append(keys, m.Key)
 		}
 	}

@@ -106,7 +106,7 @@ func Closed(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving) (map
 		FROM `+served+`
 		JOIN pointer_outlines q ON q.dag_version_id = s.id
 		JOIN dataset_outlines o ON o.id = q.dataset_uuid AND o.producer_dag_name = s.dag_name
-		WHERE q.dataset_version IN (SELECT h.dataset_version FROM hidden_generations(`+from+`) AS h)`, args...)
+		WHERE `+registry.HiddenVersion("q.dataset_version", from), args...)
 	if err != nil {
 		return nil, fmt.Errorf("closed datasets: %w", err)
 	}
