@@ -41,7 +41,7 @@ func (r *Registry) DAGs(ctx context.Context, tx pgx.Tx, caller authz.Caller, aft
 	if err != nil {
 		return nil, err
 	}
-	return found, updatedAt(ctx, tx, found)
+	return found, UpdatedAt(ctx, tx, found)
 }
 
 // DAGStates is like DAGs, and leaves out when they were updated, which takes a look at each of their datasets.
@@ -50,7 +50,7 @@ func (r *Registry) DAGStates(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return r.dags(ctx, tx, caller, `d.dag_name > $2`, after, limit)
 }
 
-// DAG returns one DAG.
+// DAG returns one DAG, without when it was updated; see UpdatedAt.
 func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (DAG, error) {
 	found, err := r.dags(ctx, tx, caller, `d.dag_name = $2`, name, 1)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 	if len(found) == 0 {
 		return DAG{}, noDAG(name)
 	}
-	return found[0], updatedAt(ctx, tx, found)
+	return found[0], nil
 }
 
 func noDAG(name string) error {
@@ -150,9 +150,9 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	return found, nil
 }
 
-// updatedAt fills in when DAGs were last updated. It relies on idx_partition_versions_newest, and reads one row for
+// UpdatedAt fills in when DAGs were last updated. It relies on idx_partition_versions_newest, and reads one row for
 // each of their datasets.
-func updatedAt(ctx context.Context, tx pgx.Tx, dags []DAG) error {
+func UpdatedAt(ctx context.Context, tx pgx.Tx, dags []DAG) error {
 	var ids []uuid.UUID
 	for _, d := range dags {
 		if d.Active != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/query"
@@ -112,25 +113,30 @@ func (s *Site) dataset(w http.ResponseWriter, r *http.Request, caller authz.Call
 	v := datasetView{Dataset: d, SQL: query.FirstStatement(d), Partition: q.Get("partition"),
 		Later: q.Get("before") != ""}
 
-	if v.Profile, err = catalog.New(s.Registry).Profile(r.Context(), caller, d.ID.String()); err != nil {
-		return err
-	}
-	if v.Versions, err = s.Registry.Generations(r.Context(), caller, d.ID.String()); err != nil {
-		return err
-	}
-
-	// The page is useful without rows, so an error takes their place.
-	if v.Preview, err = s.Query.Preview(r.Context(), caller, d.ID.String(), v.Partition, 20, 0); err != nil {
-		v.PreviewErr = rowsError(err)
-	}
-	if err := s.addGrid(r.Context(), caller, &v, q.Get("before")); err != nil {
+	id := d.ID.String()
+	err = atonce.Do(r.Context(), 3,
+		func(ctx context.Context) error { return s.addWhy(ctx, caller, &v) },
+		func(ctx context.Context) (err error) {
+			v.Profile, err = catalog.New(s.Registry).Profile(ctx, caller, id)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			v.Versions, err = s.Registry.Generations(ctx, caller, id)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			// The page is useful without rows, so an error takes their place.
+			if v.Preview, err = s.Query.Preview(ctx, caller, id, v.Partition, 20, 0); err != nil {
+				v.PreviewErr = rowsError(err)
+			}
+			return nil
+		},
+		func(ctx context.Context) error { return s.addGrid(ctx, caller, &v, q.Get("before")) })
+	if err != nil {
 		return err
 	}
 	v.Sparks = sparks(v.Profile.Trend)
 	v.addChecks()
-	if err := s.addWhy(r.Context(), caller, &v); err != nil {
-		return err
-	}
 	return render(w, http.StatusOK, "dataset.html", layout{Title: d.Name, Tab: "datasets",
 		Live: follow("dataset", d.Name), Caller: caller, View: v})
 }

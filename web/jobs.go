@@ -16,6 +16,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/dispatcher/why"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
@@ -82,25 +83,31 @@ func (s *Site) job(w http.ResponseWriter, r *http.Request, caller authz.Caller) 
 		MayOperate: caller.May(authz.Operate, authz.OnDAG(detail.DAG))}
 	v.addDefinition()
 
-	v.Tasks, err = s.Dispatcher.Views.Tasks(ctx, caller, views.TaskFilter{
-		TaskSelection: views.TaskSelection{DAG: detail.DAG, Job: detail.Name}, Limit: pageSize})
+	dagName, job := detail.DAG, detail.Name
+	err = atonce.Do(ctx, 3,
+		func(ctx context.Context) (err error) {
+			v.Tasks, err = s.Dispatcher.Views.Tasks(ctx, caller, views.TaskFilter{
+				TaskSelection: views.TaskSelection{DAG: dagName, Job: job}, Limit: pageSize})
+			return err
+		},
+		func(ctx context.Context) error {
+			found, err := s.Dispatcher.Why.JobWhy(ctx, caller, dagName, job, now)
+			v.Why = found.Reasons
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			v.Calendar, err = s.calendar(ctx, caller, detail.Outputs, now)
+			return err
+		},
+		func(ctx context.Context) (err error) {
+			v.Trend, err = s.trend(ctx, caller, dagName, job, now)
+			return err
+		})
 	if err != nil {
 		return err
 	}
 	v.Timeline = drawTimeline("The last tasks over time", taskSpans(v.Tasks, now, false))
 	v.Durations = durations(v.Tasks)
-
-	found, err := s.Dispatcher.Why.JobWhy(ctx, caller, detail.DAG, detail.Name, now)
-	if err != nil {
-		return err
-	}
-	v.Why = found.Reasons
-	if v.Calendar, err = s.calendar(ctx, caller, detail.Outputs, now); err != nil {
-		return err
-	}
-	if v.Trend, err = s.trend(ctx, caller, detail.DAG, detail.Name, now); err != nil {
-		return err
-	}
 	return render(w, http.StatusOK, "job.html",
 		layout{Title: detail.DAG + "/" + detail.Name, Tab: "dags", Caller: caller, View: v})
 }

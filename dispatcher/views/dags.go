@@ -161,7 +161,11 @@ func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAG
 		if err != nil {
 			return err
 		}
-		detail.DAG = dag
+		one := []registry.DAG{dag}
+		if err := registry.UpdatedAt(ctx, tx, one); err != nil {
+			return err
+		}
+		detail.DAG = one[0]
 
 		origins, err := vs.registry.OriginsOf(ctx, tx, caller, withTasks(dag))
 		if err != nil {
