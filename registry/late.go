@@ -193,7 +193,7 @@ func (r *Registry) LateOutlines(ctx context.Context, caller authz.Caller, limit 
 }
 
 // lateOutlines searches the datasets that can be late until it has found a page of late ones. It relies on
-// idx_partition_versions_newest: only what has no partitions in time is asked when it was updated.
+// idx_datasets_due and idx_partition_versions_newest: only what has no partitions in time is asked when it was updated.
 func lateOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, f DatasetFilter,
 	now time.Time) (found []Dataset, err error) {
 	wanted := f.Limit
@@ -203,7 +203,8 @@ func lateOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, f Dataset
 		args := []any{caller.OrgID, f.After, f.Limit, dag.ByTime}
 		rows, err := tx.Query(ctx, `
 			WITH page AS MATERIALIZED (
-				SELECT * FROM datasets d WHERE d.org_id = $1 AND d.name > $2 AND `+f.condition(caller, &args)+`
+				SELECT * FROM datasets d WHERE d.org_id = $1 AND d.name > $2 AND d.due_within_seconds > 0 AND d.published
+				  AND `+f.condition(caller, &args)+`
 				ORDER BY d.name LIMIT $3)
 			SELECT d.id, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index,
 				coalesce(d.owner, ''),

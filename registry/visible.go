@@ -100,16 +100,21 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 // HiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
 // reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
 func HiddenJob(caller authz.Caller, args *[]any) string {
-	if caller.ReadsAll() {
-		return "false"
-	}
-	condition := among("j.id", "hidden_job_ids("+HiddenFrom(caller, args)+")")
-	return "(" + condition + ` OR NOT ` + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + ` AND (
-			EXISTS (
+	return HiddenMaker(caller, `EXISTS (
 				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
 				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
 			OR NOT EXISTS (
-				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)))`
+				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)`, args)
+}
+
+// HiddenMaker is HiddenJob for statements that know from elsewhere whether a job makes nothing that is published, or
+// something that is not.
+func HiddenMaker(caller authz.Caller, private string, args *[]any) string {
+	if caller.ReadsAll() {
+		return "false"
+	}
+	hidden := among("j.id", "hidden_job_ids("+HiddenFrom(caller, args)+")")
+	return "(" + hidden + " OR NOT " + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + " AND (" + private + "))"
 }
 
 // NoneHidden returns the condition under which the caller may look into all jobs of an array of their ids.

@@ -24,19 +24,21 @@ type Due struct {
 	Updated               *time.Time // when its newest partition was made; nil where partitions in time say what is due
 }
 
-// Dues lists the datasets that the caller may see and that say when they are due. It relies on
+// Dues lists the datasets that the caller may see and that say when they are due. It relies on idx_datasets_due and
 // idx_partition_versions_newest.
 func Dues(ctx context.Context, tx pgx.Tx, caller authz.Caller) ([]Due, error) {
 	args := []any{caller.OrgID, dag.ByTime}
 	visible := registry.VisibleTo(caller, &args)
 	rows, err := tx.Query(ctx, `
+		WITH due AS MATERIALIZED (
+			SELECT * FROM datasets d
+			WHERE d.org_id = $1 AND d.due_within_seconds > 0 AND d.published AND d.deleted_at IS NULL AND `+visible+`)
 		SELECT d.name, d.producer_dag_name, d.producer_job_name, coalesce(d.owner, ''), g.id, g.partition_by,
 			d.due_within_seconds, d.created_at, `+registry.UpdatedOutOfTime("$2")+`
-		FROM datasets d
+		FROM due d
 		JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
 		JOIN dag_version_datasets p ON p.dag_version_id = c.dag_version_id AND p.dataset_uuid = d.id
 		JOIN dataset_versions g ON g.id = p.dataset_version
-		WHERE d.org_id = $1 AND d.due_within_seconds > 0 AND d.published AND d.deleted_at IS NULL AND `+visible+`
 		ORDER BY d.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find due datasets: %w", err)

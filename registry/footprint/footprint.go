@@ -127,13 +127,15 @@ type JobOutline struct {
 // JobOutlines lists the jobs of the active versions of an org, or of one of its DAGs.
 func JobOutlines(ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string) ([]JobOutline, error) {
 	args := []any{caller.OrgID, dagName}
+	hidden := registry.HiddenMaker(caller, "m.published IS NOT TRUE", &args)
 	rows, err := tx.Query(ctx, `
 		WITH made AS MATERIALIZED (
-			SELECT p.dag_version_id, p.job_name, count(*) AS outputs FROM pointer_outlines p
+			SELECT p.dag_version_id, p.job_name, count(*) AS outputs, bool_and(d.published) AS published
+			FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid
 			WHERE p.dag_version_id = ANY (ARRAY(
 				SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)))
 			GROUP BY 1, 2)
-		SELECT j.dag_name, j.name, coalesce(m.outputs, 0)::int, `+registry.HiddenJob(caller, &args)+`
+		SELECT j.dag_name, j.name, coalesce(m.outputs, 0)::int, `+hidden+`
 		FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
 		LEFT JOIN made m ON m.dag_version_id = j.dag_version_id AND m.job_name = j.name
 		WHERE c.org_id = $1 AND ($2 = '' OR c.dag_name = $2)`, args...)
