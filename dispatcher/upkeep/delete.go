@@ -12,6 +12,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/dispatcher/wakeup"
+	"github.com/dagctl/dagctl/internal/atonce"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
@@ -22,17 +23,26 @@ import (
 func (u *Upkeep) PlanDeletion(
 	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
 ) (plan deploy.Deletion, err error) {
-	err = pg.InOrgTx(ctx, u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+	inTx := func(do func(context.Context, pgx.Tx) error) atonce.Part {
+		return func(ctx context.Context) error { return pg.InOrgTx(ctx, u.requests, caller.OrgID, do) }
+	}
+
+	open := 0
+	err = atonce.Do(ctx, 2, inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
 		plan, err = u.planDeletion(ctx, tx, caller, dagName, now)
 		return err
-	})
+	}), inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+		open, err = openTasksOf(ctx, tx, caller.OrgID, dagName)
+		return err
+	}))
 	if err != nil {
 		return plan, fmt.Errorf("delete %s: %w", dagName, err)
 	}
+	plan.OpenTasks = open
 	return plan, nil
 }
 
-// planDeletion refuses whoever may not read all that goes.
+// planDeletion refuses whoever may not read all that goes. It does not count open tasks.
 func (u *Upkeep) planDeletion(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string, now time.Time,
 ) (deploy.Deletion, error) {
@@ -53,15 +63,20 @@ func (u *Upkeep) planDeletion(
 			dagName, caller.Actor).WithHint("an admin of the org %s can delete it", caller.OrgSlug)
 	}
 
-	origins, err := deploy.OriginsOf(ctx, tx, caller.OrgID, dagName)
+	return plan, nil
+}
+
+// openTasksOf counts the open tasks of a DAG.
+func openTasksOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) (n int, err error) {
+	origins, err := deploy.OriginsOf(ctx, tx, org, dagName)
 	if err != nil {
-		return plan, err
+		return 0, err
 	}
 	err = tx.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM ready WHERE origin_job_id = ANY($1))
 		     + (SELECT count(*) FROM leases WHERE origin_job_id = ANY($1))
-		     + (SELECT count(*) FROM waiting WHERE origin_job_id = ANY($1))`, origins).Scan(&plan.OpenTasks)
-	return plan, err
+		     + (SELECT count(*) FROM waiting WHERE origin_job_id = ANY($1))`, origins).Scan(&n)
+	return n, fault.Wrap(err, "count open tasks")
 }
 
 // DeleteDAG takes a DAG out of service with its datasets, sources and timers, and cancels its open tasks. It refuses
@@ -86,6 +101,9 @@ func (u *Upkeep) DeleteDAG(
 		}
 
 		if deleted, err = u.planDeletion(ctx, tx, caller, dagName, now); err != nil {
+			return err
+		}
+		if deleted.OpenTasks, err = openTasksOf(ctx, tx, caller.OrgID, dagName); err != nil {
 			return err
 		}
 		if err := deploy.DeleteDAG(ctx, tx, caller.OrgID, deleted, given, now); err != nil {

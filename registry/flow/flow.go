@@ -69,14 +69,15 @@ func From(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datase
 func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID,
 	which string) ([]Job, error) {
 	args := s.args(caller.OrgID, datasets)
-	hidden := registry.HiddenJob(caller, &args)
+	hidden := registry.HiddenMaker(caller, "o.published IS NOT TRUE", &args)
 	rows, err := tx.Query(ctx, `
 		SELECT j.id, j.dag_name, j.name, coalesce(j.source ->> 'kind', ''), `+hidden+`,
-		       ARRAY(SELECT DISTINCT i.dataset_uuid FROM job_inputs i WHERE i.job_id = j.id),
-		       ARRAY(SELECT p.dataset_uuid FROM pointer_outlines p
-		             WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name ORDER BY p.output_index),
+		       ARRAY(SELECT DISTINCT i.dataset_uuid FROM job_inputs i WHERE i.job_id = j.id), coalesce(o.ids, '{}'),
 		       j.operator
-		FROM jobs j
+		FROM jobs j CROSS JOIN LATERAL (
+			SELECT array_agg(p.dataset_uuid ORDER BY p.output_index) AS ids, bool_and(d.published) AS published
+			FROM pointer_outlines p LEFT JOIN dataset_outlines d ON d.id = p.dataset_uuid
+			WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name) AS o
 		WHERE j.org_id = $1 AND j.id IN (`+which+`)
 		ORDER BY j.dag_name, j.name`, args...)
 	if err != nil {
