@@ -331,7 +331,7 @@ var dataWordings = map[Code]wording{
 	whyRejected: {"something", func(r Reason) string {
 		return "its checks rejected the newest revision" + saying(r.Error)
 	}},
-	whyPurged: {"something", fixed("it was purged")},
+	whyPurged: {"something", purgedSentence},
 	whyWaits: {"something", func(r Reason) string {
 		if r.Trigger == "any" {
 			return "it waits for any of its inputs" + saying(r.Detail)
