@@ -110,8 +110,7 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 		partitions = slices.DeleteFunc(partitions, func(p storage.Partition) bool { return p.Key != partition })
 		if len(partitions) == 0 {
 			return Rows{}, fault.New(fault.NotFound, "dataset %s has no partition %q", dataset.Name, partition).
-				WithHint("`dagctl why-not %s %s` says why; `dagctl datasets partitions %[1]s` lists those there are",
-					dataset.Name, partition)
+				WithHint("`dagctl datasets partitions %s` lists them", dataset.Name)
 		}
 	}
 	answer := Rows{Dataset: dataset.Name, Version: dataset.Version, Columns: []storage.Column{}, Rows: [][]any{}}
