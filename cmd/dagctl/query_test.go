@@ -88,8 +88,8 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		"--dag", "readings"), "4")
 }
 
-// A dataset that has no rows yet says one thing to do.
-func TestQueryBeforeTheFirstRows(t *testing.T) {
+// Before there are rows, commands say one thing to do.
+func TestBeforeTheFirstRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(w.roots, "landing"), 0o700))
@@ -112,6 +112,12 @@ func TestQueryBeforeTheFirstRows(t *testing.T) {
 	r := dagctl(t, env, "datasets", "preview", "daily_highest")
 	require.Zero(t, r.code)
 	require.Contains(t, r.err, "daily_highest has no rows: `dagctl why daily_highest` says what it waits for\n")
+
+	days := []string{"backfill", "readings/daily", "--from", "2026-01-01", "--to", "2026-01-03"}
+	require.Contains(t, dagctl(t, env, days...).err, "Nothing that readings/daily can make from 2026-01-01 to "+
+		"2026-01-03 is missing; --existing all computes what is there again.\n")
+	require.Contains(t, dagctl(t, env, append(days, "--existing", "all", "--dry-run")...).err, "readings/daily can "+
+		"make nothing from 2026-01-01 to 2026-01-03: `dagctl why readings/daily` says what it waits for.\n")
 }
 
 func TestQueryShowsOnlyWhatTheCallerMaySee(t *testing.T) {
