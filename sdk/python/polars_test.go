@@ -61,7 +61,8 @@ func TestParquetOfPolars(t *testing.T) {
 		"ns_zoned":      `[["2026-01-05 09:00:00.000025+00"], ["1969-12-31 23:59:59.999999+00"], [null]]`,
 		"ns_zoned_fine": `[["2026-01-05 09:00:00+00"], ["1970-01-01 00:00:00+00"], [null]]`,
 		"duration":      `[[1], [2], [null]]`,
-		"hugeint":       `[["\\x01` + zeros + `"], ["\\x02` + zeros + `"], [null]]`,
+		"hugeint":       bytes128,
+		"uhugeint":      bytes128,
 	} {
 		upload(file, "Completed")
 		require.JSONEq(t, wanted, jsonOf(t, w.preview(t, "uploaded").Rows), file)
@@ -76,8 +77,11 @@ func jsonOf(t *testing.T, value any) string {
 	return string(text)
 }
 
-// zeros are bytes of a number of 128 bits, in an answer's JSON.
-const zeros = `\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00`
+// bytes128 is how 1, 2 and NULL come as numbers of 128 bits.
+const (
+	bytes128 = `[["\\x01` + zeros + `"], ["\\x02` + zeros + `"], [null]]`
+	zeros    = `\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00`
+)
 
 // polarsTypes returns what all.parquet of tools/polars has.
 func polarsTypes(t *testing.T) (rows query.Rows) {
