@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"cmd": {everything}, // the programs themselves
 	// The rooms of dagctl, which main puts together: server, workers and dev run something, the others are client
 	// commands.
-	"cmd/dagctl/cli":     {anyInternal},
+	"cmd/dagctl/cli":     {"dag", anyInternal},
 	"cmd/dagctl/dagfile": {"cmd/dagctl/cli", "dag", "engine", "operators", anyInternal},
 	"cmd/dagctl/dags": {"cmd/dagctl/cli", "cmd/dagctl/dagfile", "cmd/dagctl/datasets", "authz", "dag", "dispatcher",
 		"registry", "web", anyInternal},

@@ -66,7 +66,7 @@ func (d *decoder) check(v value, j *Job) (Check, bool) {
 		}
 		if d.cat.Statement != nil && c.SQL != "" {
 			if err := d.cat.Statement(j, c.SQL); err != nil {
-				p := d.node(rule.node, CodeConfig, "%s", d.macros.withoutPlace(rule.node, err.Message))
+				p := d.statementFault(rule.node, err.Message, true)
 				p.nearest(err.Unknown, err.Known)
 				d.macros.suggest(p)
 				p.unseen = err.Unseen

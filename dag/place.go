@@ -12,7 +12,7 @@ import (
 // quotes differ between the two, but what is no space comes in the same order, so its number leads from one to the
 // other. ok is false where a variable has changed the text.
 func (r *report) inText(n *yaml.Node, offset int) (line, column int, ok bool) {
-	if _, changed := r.original[n]; changed || n.Kind != yaml.ScalarNode || offset > len(n.Value) {
+	if _, changed := r.original[n]; changed || n.Kind != yaml.ScalarNode || offset < 0 || offset > len(n.Value) {
 		return 0, 0, false
 	}
 	count := 0

@@ -218,3 +218,32 @@ func (d *Dispatcher) StopClaiming() { d.drained.Store(true) }
 
 // Wake makes every loop look for work now, here and in other processes: after a deploy, or when a test will not wait.
 func (d *Dispatcher) Wake() { d.Wakeups.All() }
+
+// countEnded counts attempts by how they ended. It skips tasks that ended without running, and attempts that ended
+// after their lease was lost, which were counted then.
+func countEnded(m *metrics.Metrics, all []tasks.Ended) {
+	for _, t := range all {
+		if t.Row.Status != tasks.Running && t.Ending.Status != tasks.Completed {
+			continue
+		}
+		org := t.Org.String()
+		outcome := string(t.Ending.Status)
+		switch t.Ending.Reason {
+		case tasks.ReasonLeaseExpired, tasks.ReasonTimeout, tasks.ReasonHandedBack:
+			outcome = string(t.Ending.Reason)
+		}
+
+		m.Attempts.WithLabelValues(org, outcome).Inc()
+		if t.Ending.Reason == tasks.ReasonLeaseExpired {
+			m.Expiries.WithLabelValues(org).Inc()
+		}
+
+		switch {
+		case t.Ending.Status != tasks.Failed || t.Ending.Reason == tasks.ReasonHandedBack:
+		case t.RetryAt != nil:
+			m.Retries.WithLabelValues(org).Inc()
+		default:
+			m.Dead.WithLabelValues(org).Inc()
+		}
+	}
+}

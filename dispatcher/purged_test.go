@@ -105,6 +105,8 @@ func TestWhatWasPurgedIsReadAgain(t *testing.T) {
 			time.Now())
 		require.NoError(t, err)
 		require.Empty(t, w.Read("from_"+job))
+		require.Equal(t, "work/"+job+" all: it was purged, and comes back when its job runs and its source has it; at "+
+			"once: dagctl run work/"+job, w.WhyNot("from_"+job, "all").Reasons[0].Text)
 	}
 	require.Equal(t, []int64{2, 2, 2, 2}, run())
 	for _, job := range jobs {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/dispatcher/metrics"
 	"github.com/dagctl/dagctl/dispatcher/stale"
 	"github.com/dagctl/dagctl/dispatcher/tasks"
 	"github.com/dagctl/dagctl/internal/batch"
@@ -392,4 +393,16 @@ func (d *Dispatcher) hitSlices(ctx context.Context, tx pgx.Tx, h *hits, job *reg
 		}
 	}
 	return nil
+}
+
+// countRouted counts routed events.
+func countRouted(m *metrics.Metrics, events []Event, began time.Time) {
+	m.Batch("route", began, len(events))
+	by := map[uuid.UUID]int{}
+	for _, e := range events {
+		by[e.OrgID]++
+	}
+	for org, n := range by {
+		m.Events.WithLabelValues(org.String()).Add(float64(n))
+	}
 }

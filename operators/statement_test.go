@@ -48,7 +48,8 @@ jobs:
 		} {
 			require.Len(t, problems, usual+1, "%s, %s", call, place)
 			text := problems.Pretty()
-			require.Contains(t, text, "the function "+name+" is not allowed (line 1, column 8)", place)
+			require.Contains(t, text, "the function "+name+" is not allowed; it shows", place)
+			require.Regexp(t, `dag.yaml:(7:30|9:22): the function`, text, "where it is called")
 		}
 	}
 }
@@ -135,15 +136,15 @@ jobs:
 		message  string
 	}{
 		"query": {parse(query("SELECT * FROM ordes"), good), 13,
-			`job "daily" has no input "ordes", which its query reads (line 1, column 15)`},
+			`job "daily" has no input "ordes", which its query reads`},
 		"nested": {parse(query("SELECT (SELECT count(*) FROM ordes) AS n FROM orders"), good), 13,
 			`job "daily" has no input "ordes", which its query reads`},
 		"queries": {parse(`queries: { daily: "FROM ordes" }`, good), 13,
-			`job "daily" has no input "ordes", which its query daily reads (line 1, column 6)`},
+			`job "daily" has no input "ordes", which its query daily reads`},
 		"output": {parse(query("FROM output"), good), 13,
-			`job "daily" has no input "output", which its query reads (line 1, column 6)`},
+			`job "daily" has no input "output", which its query reads`},
 		"check": {parse(query(good), "SELECT * FROM ordes"), 15,
-			`job "daily" has no input "ordes", which the check reads (line 1, column 15)`},
+			`job "daily" has no input "ordes", which the check reads`},
 	} {
 		require.Len(t, c.problems, 1, what)
 		require.Contains(t, c.problems[0].Message, c.message, what)
@@ -154,4 +155,36 @@ jobs:
 			require.Equal(t, `did you mean "orders"?`, c.problems[0].Suggestion, what)
 		}
 	}
+}
+
+// A job may have the name of a keyword of SQL. Where a statement has it without quotation marks, that is said there.
+func TestNamesThatAreKeywordsAreQuoted(t *testing.T) {
+	t.Parallel()
+	builtin, err := operators.Builtin(operators.Options{Engines: enginetest.Engines()})
+	require.NoError(t, err)
+	const file = `name: shop
+jobs:
+  - name: order
+    operator: file_source
+    source: { kind: poll, every: 1m }
+    config: { path: orders.csv, format: csv }
+  - name: daily
+    operator: sql
+    inputs: [{ from: { job: order } }]
+    config:
+      query: |
+        SELECT *
+        FROM %s
+`
+	parse := func(name string) dag.Problems {
+		text := fmt.Sprintf(file, name)
+		_, problems := dag.Parse(dag.File{Name: "dag.yaml", Text: []byte(text)}, builtin.Catalog(nil))
+		return problems
+	}
+	require.Empty(t, parse(`"order"`))
+	problems := parse("order")
+	require.Len(t, problems, 1)
+	require.Equal(t, `syntax error at or near "order"; order is a keyword of SQL: where it is a name, write "order"`,
+		problems[0].Message)
+	require.Equal(t, dag.Position{File: "dag.yaml", Line: 13, Column: 14}, problems[0].Position)
 }

@@ -212,6 +212,9 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 			if !ok {
 				return missing(n, at)
 			}
+			if err := withColumns(dataset, at); err != nil {
+				return err
+			}
 			r.datasets = append(r.datasets, dataset)
 		}
 
@@ -292,6 +295,19 @@ func missing(n engine.Reading, at registry.Moment) error {
 	}
 	return fault.New(fault.NotFound, "there is no dataset %q at that moment%s", n.Name, n.Place).
 		WithHint("`dagctl datasets list` shows those you may read now, and `dagctl history DAG` its versions")
+}
+
+// withColumns refuses a dataset of which no row has shown the columns.
+func withColumns(d registry.Readable, at registry.Moment) error {
+	switch {
+	case len(d.Columns) > 0 || len(d.Partitions) > 0:
+		return nil
+	case at.Live():
+		return fault.New(fault.Conflict, "dataset %s has no rows yet, and its columns are not known", d.Name).
+			WithHint("`dagctl why %s` says what it waits for", d.Name)
+	}
+	return fault.New(fault.Conflict, "dataset %s had no rows then, and its columns are not known", d.Name).
+		WithHint("leave --at out to query what is served")
 }
 
 func (r reading) versions() []uuid.UUID {

@@ -88,6 +88,38 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 		"--dag", "readings"), "4")
 }
 
+// Before there are rows, commands say one thing to do.
+func TestBeforeTheFirstRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(w.roots, "landing"), 0o700))
+	w.deployReadings(t)
+	env := w.env(t, writer)
+
+	file := filepath.Join(t.TempDir(), "rows.csv")
+	for _, args := range [][]string{{"query", "SELECT 1\nFROM daily_highest"},
+		{"query", "FROM daily_highest", "-o", "csv"},
+		{"datasets", "export", "daily_highest", "-o", file}} {
+		r := dagctl(t, env, args...)
+		require.NotZero(t, r.code)
+		require.Contains(t, r.err, "Error: dataset daily_highest has no rows yet, and its columns are not known")
+		require.Contains(t, r.err, "\nNext: `dagctl why daily_highest` says what it waits for\n")
+	}
+	require.NoFileExists(t, file)
+	require.Contains(t, dagctl(t, env, "query", "FROM daily_highest", "--at", "v1", "--dag", "readings").err,
+		"dataset daily_highest had no rows then, and its columns are not known\nNext: leave --at out")
+
+	r := dagctl(t, env, "datasets", "preview", "daily_highest")
+	require.Zero(t, r.code)
+	require.Contains(t, r.err, "daily_highest has no rows: `dagctl why daily_highest` says what it waits for\n")
+
+	days := []string{"backfill", "readings/daily", "--from", "2026-01-01", "--to", "2026-01-03"}
+	require.Contains(t, dagctl(t, env, days...).err, "Nothing that readings/daily can make from 2026-01-01 to "+
+		"2026-01-03 is missing; --existing all computes what is there again.\n")
+	require.Contains(t, dagctl(t, env, append(days, "--existing", "all", "--dry-run")...).err, "readings/daily can "+
+		"make nothing from 2026-01-01 to 2026-01-03: `dagctl why readings/daily` says what it waits for.\n")
+}
+
 func TestQueryShowsOnlyWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

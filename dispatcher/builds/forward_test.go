@@ -433,6 +433,46 @@ publish: { summed: { from: { job: summed } }, last: { from: { job: last } } }
 	}
 }
 
+// The plan that goes back to a forward-only version counts the partitions that it kept and that are to be made anew,
+// and what is made then is what the plan counted.
+func TestAPlanBackToKeptPartitionsCountsWhatCameSince(t *testing.T) {
+	t.Parallel()
+	const days = `
+name: days
+jobs:
+  - name: raw
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: { time: day }
+    config: { path: ".", pattern: "{date}.csv", format: csv, types: { v: BIGINT } }
+  - name: last
+    operator: sql
+    inputs: [{ from: { job: raw }, map: { window: { last: 2 }, require: available } }]
+    config: { query: "SELECT 'one ' || sum(v) AS content FROM raw" }
+publish: { last: { from: { job: last } } }
+`
+	w := dispatchertest.NewWorld(t)
+	w.Drop("2024-01-01.csv", "v\n1\n")
+	w.Drop("2024-01-04.csv", "v\n2\n")
+	w.Serve(days)
+	two := strings.ReplaceAll(days, "'one '", "'two '")
+	w.Serve(two, func(r *registry.DeployRequest) { r.ForwardOnly = true })
+	w.Serve(strings.ReplaceAll(days, "'one '", "'three '"))
+	w.Drop("2024-01-03.csv", "v\n4\n")
+	w.Poll()
+	w.Settle()
+	require.Equal(t, map[string][]string{"2024-01-01": {"three 1"}, "2024-01-02": {"three 1"},
+		"2024-01-03": {"three 4"}, "2024-01-04": {"three 6"}, "2024-01-05": {"three 2"}}, w.Read("last"))
+
+	back := w.Plan(two).Changes
+	at := slices.IndexFunc(back, func(c registry.Change) bool { return c.Job == "last" })
+	require.Equal(t, "swap-only", back[at].Action)
+	require.Equal(t, []string{"2024-01-03", "2024-01-04"}, back[at].Keys)
+	w.Serve(two)
+	require.Equal(t, map[string][]string{"2024-01-01": {"one 1"}, "2024-01-02": {"one 1"}, "2024-01-03": {"two 4"},
+		"2024-01-04": {"two 6"}, "2024-01-05": {"one 2"}}, w.Read("last"))
+}
+
 // A deploy computes what has no partitions as a whole, and splits anew what it splits. Partitions that are kept stay as
 // they are then, and follow what changes there later.
 func TestAKeptPartitionFollowsWhatTheDeployComputedAsAWhole(t *testing.T) {

@@ -223,34 +223,41 @@ func (ctl *Control) Pauses(ctx context.Context, caller authz.Caller) (found []ta
 // ReviewPauses sets aside tasks that became claimable just as their job was paused: the transaction that placed them
 // did not see the pause yet. It locks each pause, so that no Resume comes in between.
 func (ctl *Control) ReviewPauses(ctx context.Context, now time.Time) (more bool, err error) {
-	rows, err := ctl.pool.Query(ctx, `
-		SELECT org_id, dag_name, job_name FROM pauses ORDER BY org_id, dag_name, job_name`)
-	if err != nil {
-		return false, fmt.Errorf("list pauses: %w", err)
-	}
-	type set struct {
-		Org uuid.UUID
-		DAG string
-		Job string
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[set])
-	if err != nil {
-		return false, fmt.Errorf("list pauses: %w", err)
-	}
-
+	var last pauseKey
 	var failed []error
-	for _, s := range all {
-		failed = append(failed, pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, `
-				SELECT FROM pauses WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR SHARE`,
-				s.Org, s.DAG, s.Job)
-			if err != nil || tag.RowsAffected() == 0 {
-				return err
-			}
-			return ctl.setAside(ctx, tx, s.Org, tasks.Pause{DAG: s.DAG, Job: s.Job}, now)
-		}))
+	for {
+		next, err := ctl.reviewAfter(ctx, last, now)
+		failed = append(failed, err)
+		if next == last {
+			return false, errors.Join(failed...)
+		}
+		last = next
 	}
-	return false, errors.Join(failed...)
+}
+
+// pauseKey names a pause. Pauses are reviewed in the order of their keys.
+type pauseKey struct {
+	org      uuid.UUID
+	dag, job string
+}
+
+// reviewAfter reviews the first pause behind a key and returns the key of that; of the given one if there is none.
+func (ctl *Control) reviewAfter(ctx context.Context, last pauseKey, now time.Time) (next pauseKey, err error) {
+	err = pg.InTx(ctx, ctl.pool, func(ctx context.Context, tx pgx.Tx) error {
+		next = last
+		err := tx.QueryRow(ctx, `
+			SELECT org_id, dag_name, job_name FROM pauses WHERE (org_id, dag_name, job_name) > ($1, $2, $3)
+			ORDER BY org_id, dag_name, job_name LIMIT 1 FOR SHARE`, last.org, last.dag, last.job).
+			Scan(&next.org, &next.dag, &next.job)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find the next pause: %w", err)
+		}
+		return ctl.setAside(ctx, tx, next.org, tasks.Pause{DAG: next.dag, Job: next.job}, now)
+	})
+	return next, err
 }
 
 // takenBackAtOnce is how many tasks return to the claimable set in one transaction.

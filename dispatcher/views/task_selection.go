@@ -2,7 +2,6 @@ package views
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -322,14 +321,15 @@ func (vs *Views) partitionsBetween(
 	return slices.Compact(keys), nil
 }
 
-// Between reports whether a key lies between two others: it compares ranges by number, and other keys as text, which is
-// the order of time for times.
+// Between reports whether a key lies between two others, as dag.KeyBetween does; between ends that are no ranges there
+// is no range.
 func Between(by dag.Partitioning, from, to, key string) bool {
-	if by.Kind != dag.ByRange && by.Kind != dag.ByCursor {
-		return from <= key && key <= to
+	if by.Kind == dag.ByRange || by.Kind == dag.ByCursor {
+		for _, r := range []string{from, to, key} {
+			if _, _, err := by.Range(r); err != nil {
+				return false
+			}
+		}
 	}
-	first, _, err1 := by.Range(from)
-	_, last, err2 := by.Range(to)
-	start, end, err3 := by.Range(key)
-	return errors.Join(err1, err2, err3) == nil && first <= start && end <= last
+	return dag.KeyBetween(key, from, to)
 }

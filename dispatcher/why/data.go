@@ -108,7 +108,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 				r.Error, err = deploy.FailedChecks(ctx, e.tx, job, i, ref, made.Revision)
 			}
 		case "Purged":
-			r.Code = whyPurged
+			r = e.purged(job, o.Name, key)
 		default:
 			continue
 		}

@@ -115,7 +115,7 @@ func (e *explainer) about(ctx context.Context, job *registry.Job, r Reason) (Rea
 	}
 
 	r.Hidden = true
-	r.Job, r.Dataset, r.Partition, r.Input, r.Task, r.Limit, r.Error = "", "", "", "", nil, "", ""
+	r.Job, r.Dataset, r.Partition, r.Input, r.Task, r.Limit, r.Error, r.Command = "", "", "", "", nil, "", "", ""
 	if r.Code != WhyPaused { // it says no more than status does, see views.PausesOf
 		r.Detail = ""
 	}

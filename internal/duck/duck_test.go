@@ -2,6 +2,7 @@ package duck_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,26 @@ func TestVariables(t *testing.T) {
 		var got string
 		require.NoError(t, s.Value(t.Context(), &got, "SELECT "+expression), expression)
 		require.Equal(t, want, got, expression)
+	}
+}
+
+// A name that is a keyword is told from a slip by where it stands.
+func TestParseOfKeywordsAsNames(t *testing.T) {
+	t.Parallel()
+	s := open(t, duck.Config{})
+	for query, word := range map[string]string{
+		"SELECT *\nFROM order": "order", "FROM t JOIN Select USING (id)": "Select", "FROM table": "table",
+		"SELECT order.id FROM \"order\"": "order", "SELECT t.a FROM t, (FROM /* all */ group)": "group",
+		"FROM t JOIN -- each\nuser": "", "SELECT 1 FROM FROM": "FROM", "SELECT * FRM t": "", "FROM t WHERE": "",
+		"SELECT a WHERE FROM t ORDER LIMIT": "", "SELECT 1 +": "", "FROM t, order": "order", "SELECT a,, b": "",
+	} {
+		_, err := s.Parse(t.Context(), query)
+		if word == "" {
+			require.NotContains(t, fmt.Sprint(fault.Hinted(err)), "keyword", query)
+			continue
+		}
+		require.ErrorContains(t, err, "syntax error at or near", query)
+		require.ErrorContains(t, fault.Hinted(err), word+` is a keyword of SQL: where it is a name, write "`+word+`"`)
 	}
 }
 

@@ -93,7 +93,10 @@ func (s *Session) tree(ctx context.Context, query string) (map[string]any, error
 		message, deep, _ := strings.Cut(parsed.Message, tooDeep)
 		err := fault.New(fault.Invalid, "%s%s", message, lineOf(query, parsed.Position))
 		if deep != "" {
-			err = err.WithHint("split it into subqueries, or put what repeats into rows of a table")
+			return nil, err.WithHint("split it into subqueries, or put what repeats into rows of a table")
+		}
+		if word := keywordAsName(query, parsed.Position); word != "" {
+			return nil, err.WithHint("%s is a keyword of SQL: where it is a name, write %s", word, sqltext.Quote(word))
 		}
 		return nil, err
 	case len(parsed.Statements) != 1:
@@ -149,6 +152,36 @@ func lineOf(query string, position json.Number) string {
 	before := query[:offset]
 	return fmt.Sprintf(" (line %d, column %d)", strings.Count(before, "\n")+1,
 		offset-int64(strings.LastIndexByte(before, '\n')))
+}
+
+// What stands before the name of a relation, and what may be one.
+var (
+	beforeName = regexp.MustCompile(`(?i)(?:\b(?:FROM|JOIN)|,)(?:\s|/\*[^*]*\*/|--[^\n]*\n)*$`)
+	bareName   = regexp.MustCompile(`^[a-zA-Z_]+\b`)
+	lastName   = regexp.MustCompile(`[a-zA-Z_]+$`)
+)
+
+// keywordAsName returns the keyword for which DuckDB finds a syntax error where only a relation's name makes sense,
+// behind FROM, JOIN and a comma, or before a point; empty: there is none at the byte offset.
+func keywordAsName(query string, position json.Number) string {
+	offset, err := position.Int64()
+	if err != nil || offset < 0 || offset > int64(len(query)) {
+		return ""
+	}
+	before, after := query[:offset], query[offset:]
+
+	word := bareName.FindString(after)
+	switch {
+	case strings.HasPrefix(after, "."):
+		word = lastName.FindString(before)
+	case strings.HasPrefix(after[len(word):], "."), beforeName.MatchString(before):
+	default:
+		return ""
+	}
+	if !sqltext.Keyword(word) {
+		return ""
+	}
+	return word
 }
 
 // strip removes the positions, in place.

@@ -9,11 +9,14 @@ func InType(name string) string {
 			return Quote(name)
 		}
 	}
-	if keywords[strings.ToLower(name)] {
+	if Keyword(name) {
 		return Quote(name)
 	}
 	return name
 }
+
+// Keyword reports whether a name is a word of DuckDB's grammar, which may have to be quoted.
+func Keyword(name string) bool { return keywords[strings.ToLower(name)] }
 
 // keywords are the words of DuckDB's grammar, as duckdb_keywords() lists them.
 var keywords = wordsOf("abort " +

@@ -20,6 +20,7 @@ type behind struct {
 	*forecast
 	generations map[outputRef]uuid.UUID        // of the version
 	elsewhere   map[string]uuid.UUID           // of other DAGs' datasets, by name
+	datasets    map[uuid.UUID]uuid.UUID        // by generation
 	published   map[uuid.UUID]map[string]int64 // revisions by generation and key
 	made        map[registry.Ref]registry.Made // what first outputs were last made from
 	known       map[registry.Ref]bool
@@ -127,7 +128,9 @@ func (b *behind) reads(in dag.Input) (generation uuid.UUID, upstream *dag.Job) {
 
 // loadMade reads what existing outputs were made from. It does so for the jobs that wants may be called with: those
 // whose outputs an earlier version made, and all jobs upstream of them.
-func (b *behind) loadMade(ctx context.Context, tx pgx.Tx, changes []registry.Change) error {
+func (b *behind) loadMade(
+	ctx context.Context, tx pgx.Tx, r *registry.Registry, changes []registry.Change,
+) error {
 	asked := map[string]bool{}
 	var ask func(name string)
 	ask = func(name string) {
@@ -163,16 +166,69 @@ func (b *behind) loadMade(ctx context.Context, tx pgx.Tx, changes []registry.Cha
 		return err
 	}
 	b.made = made
-	return b.knowInherited(ctx, tx)
+	if err := b.knowInherited(ctx, tx); err != nil {
+		return err
+	}
+	return b.noteArrivals(ctx, tx, r)
 }
 
-// knowInherited makes a revision and its copies count as the same one, as the engine does.
-func (b *behind) knowInherited(ctx context.Context, tx pgx.Tx) error {
+// noteArrivals has what was taken over count as any other revision where it is to be made again, as the engine does.
+func (b *behind) noteArrivals(ctx context.Context, tx pgx.Tx, r *registry.Registry) error {
+	jobs := b.jobs()
+	var kept []Kept
+	for ref, m := range b.made {
+		if job := jobs[ref.Version]; m.Inherited && !job.ReadsNew() {
+			kept = append(kept, Kept{Revised{ref, m.Revision}, m.Pins, b.pins(job, ref.Key)})
+		}
+	}
+
+	outdated, err := Overtaken(ctx, tx, r, kept)
+	for _, n := range outdated {
+		m := b.made[kept[n].Ref]
+		m.Inherited = false
+		b.made[kept[n].Ref] = m
+	}
+	return err
+}
+
+// pins lists what a partition would be made from, of what is published now and compared.
+func (b *behind) pins(job *dag.Job, key string) (pins []registry.Pin) {
+	for i, in := range job.Inputs {
+		if !in.Triggers() && !in.Refresh {
+			continue
+		}
+		upcoming, by := b.input(in)
+		keys, all, err := in.Map.InputKeys(by, job.TasksBy(), key)
+		if err != nil {
+			continue // the build will report it
+		}
+		if all {
+			keys = upcoming.keys
+		}
+
+		generation, _ := b.reads(in)
+		for _, k := range keys {
+			if revision, ok := b.published[generation][k]; ok {
+				pins = append(pins, registry.Pin{Input: i, Dataset: b.datasets[generation], Version: generation, Key: k,
+					Revision: revision, Compared: true})
+			}
+		}
+	}
+	return pins
+}
+
+// jobs returns the jobs by the generations of their outputs.
+func (b *behind) jobs() map[uuid.UUID]*dag.Job {
 	jobs := map[uuid.UUID]*dag.Job{}
 	for ref, generation := range b.generations {
 		jobs[generation], _ = b.doc.Job(ref.job)
 	}
+	return jobs
+}
 
+// knowInherited makes a revision and its copies count as the same one, as the engine does.
+func (b *behind) knowInherited(ctx context.Context, tx pgx.Tx) error {
+	jobs := b.jobs()
 	var asked []Revised
 	each := func(with func(p *registry.Pin, was, is Revised)) {
 		for ref, m := range b.made {

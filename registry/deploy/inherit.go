@@ -314,3 +314,82 @@ func Originals(ctx context.Context, tx pgx.Tx, revisions []Revised) (CopiedFrom,
 	})
 	return found, err
 }
+
+// Kept is a revision that was taken over from another generation.
+type Kept struct {
+	Revised
+	Pins []registry.Pin // what it was made from
+	Now  []registry.Pin // what it would be made from now, as far as it is compared
+}
+
+// Overtaken returns which kept revisions are to be made again although nothing that they were made from has changed:
+// those where something has come that the definition which made them would read, too. What only the new one reads is no
+// reason for that, and of an input that the deploy computed as a whole, neither is what there was at the cutover.
+func Overtaken(ctx context.Context, tx pgx.Tx, r *registry.Registry, kept []Kept) (outdated []int, err error) {
+	lacks := map[int][]registry.Pin{} // by index
+	var asked []Revised
+	for i, k := range kept {
+		if pins := k.lacks(); len(pins) > 0 {
+			lacks[i], asked = pins, append(asked, k.Revised)
+		}
+	}
+	if len(asked) == 0 {
+		return nil, nil
+	}
+
+	originals, err := Originals(ctx, tx, asked)
+	if err != nil {
+		return nil, err
+	}
+	makers, err := r.Makers(ctx, tx, originals.Generations())
+	if err != nil {
+		return nil, err
+	}
+
+	var since []registry.Later
+	for i, pins := range lacks {
+		k := kept[i]
+		maker := makers[originals[k.Revised]]
+		for _, p := range pins {
+			switch {
+			case maker == nil || !reads(maker, p, k.Key):
+			case !k.begun(p):
+				outdated = append(outdated, i)
+			default:
+				since = append(since, registry.Later{Target: i, Generation: k.Version, Pin: p})
+			}
+		}
+	}
+	later, err := registry.MadeSinceServing(ctx, tx, since)
+	for _, l := range later {
+		outdated = append(outdated, l.Target)
+	}
+	return outdated, err
+}
+
+// lacks returns what the revision would be made from now, where nothing says what it was made from.
+func (k Kept) lacks() (pins []registry.Pin) {
+	for _, p := range k.Now {
+		same := func(w registry.Pin) bool { return w.Compared && w.Input == p.Input && w.Key == p.Key }
+		if !slices.ContainsFunc(k.Pins, same) {
+			pins = append(pins, p)
+		}
+	}
+	return pins
+}
+
+// begun reports whether the deploy that took the revision over computed its input as a whole.
+func (k Kept) begun(p registry.Pin) bool {
+	return slices.ContainsFunc(k.Pins, func(w registry.Pin) bool { return w.Input == p.Input && !w.Compared })
+}
+
+// reads reports whether a job makes an output partition from a partition of an input.
+func reads(job *registry.Job, p registry.Pin, key string) bool {
+	return slices.ContainsFunc(job.Inputs, func(in registry.JobInput) bool {
+		if in.Dataset != p.Dataset || !in.Def.Triggers() && !in.Def.Refresh {
+			return false
+		}
+		keys, all, err := in.Def.Map.InputKeys(in.PartitionBy, job.Def.TasksBy(), key)
+		return err == nil && (all || slices.Contains(keys, p.Key))
+	})
+}

@@ -137,7 +137,7 @@ func (d *deploy) changes(
 	if err != nil {
 		return nil, err
 	}
-	if err := b.loadMade(ctx, tx, changes); err != nil {
+	if err := b.loadMade(ctx, tx, d.deployer.registry, changes); err != nil {
 		return nil, err
 	}
 	kept, err := keptKeys(ctx, tx, next)
@@ -270,7 +270,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 		shapes: map[string]dag.Partitioning{}, kept: map[string][]string{}, gone: map[string]map[string]bool{},
 		done: map[string]partitions{}}
 	b := &behind{forecast: f, generations: map[outputRef]uuid.UUID{}, elsewhere: map[string]uuid.UUID{},
-		published: published, known: map[registry.Ref]bool{}}
+		datasets: map[uuid.UUID]uuid.UUID{}, published: published, known: map[registry.Ref]bool{}}
 
 	if b.purged, err = purgedKeys(ctx, tx, generations); err != nil {
 		return nil, err
@@ -279,7 +279,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	serving := byDataset(live)
 	for _, p := range next {
 		l, serves := serving[p.id]
-		b.generations[outputRef{p.job, p.output}] = p.generation
+		b.generations[outputRef{p.job, p.output}], b.datasets[p.generation] = p.generation, p.id
 		if p.output == 0 && serves && l.generation == p.generation {
 			f.kept[p.job] = sortedKeys(published[p.generation])
 			f.gone[p.job] = b.purged[p.generation]
@@ -296,7 +296,7 @@ func (d *deploy) forecast(ctx context.Context, tx pgx.Tx, live, next []planned) 
 	f.unknownSources()
 	for name, ds := range foreign {
 		f.foreign[name], f.shapes[name] = partitions{keys: sortedKeys(published[ds.generation])}, ds.partitionBy
-		b.elsewhere[name] = ds.generation
+		b.elsewhere[name], b.datasets[ds.generation] = ds.generation, ds.id
 	}
 	return b, nil
 }

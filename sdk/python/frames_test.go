@@ -14,7 +14,8 @@ import (
 )
 
 // Which libraries' frames the tests write, and the Python that has them: Debian 12 has neither polars nor pyarrow, and
-// later releases have pyarrow. Say -frames pandas,pyarrow -frames-python PYTHON to write those, too.
+// later releases have pyarrow. Say -frames pandas,pyarrow -frames-python PYTHON to write those, too. Without polars for
+// Python, polars_test.go reads the files that its writer makes.
 var (
 	frameLibraries = flag.String("frames", "pandas", "libraries whose frames are written: pandas, polars, pyarrow")
 	framePython    = flag.String("frames-python", "", "the Python that has them; default: one that is found")
@@ -95,10 +96,28 @@ func TestFrames(t *testing.T) {
 			require.Contains(t, typesOf(empty), "seen TIMESTAMP WITH TIME ZONE")
 			require.Len(t, empty.Columns, 11)
 
-			if library == "pyarrow" {
+			switch library {
+			case "pyarrow":
 				w.readAsArrow(t, rows)
+			case "polars":
+				w.refuseOfPolars(t)
 			}
 		})
+	}
+}
+
+// refuseOfPolars writes frames of types that only polars has. polars_test.go tells what would become of them.
+func (w *world) refuseOfPolars(t *testing.T) {
+	t.Helper()
+	for payload, says := range map[string]string{
+		"waits":  "column 'a' (Duration(time_unit='us')) has durations",
+		"clock":  "column 'a' (Time) has times of day in nanoseconds: cast them to pl.String",
+		"huge":   "column 'a' (Int128) has numbers of 128 bits",
+		"inside": "has times with a zone in nanoseconds inside of others: cast them to microseconds",
+		"fine":   "column 'a' is finer than microseconds: round it",
+	} {
+		failed := w.ended(t, w.run(t, "frames/wrong", `"`+payload+`"`), "Failed")
+		require.Contains(t, failed.Error, says)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/spelling"
 )
@@ -51,44 +52,11 @@ func PartitionsInOrder(flag, text string) error {
 	case isRange && (from == "" || to == ""):
 		return fault.New(fault.Invalid, "--%s %s has no beginning or no end", flag, text).
 			WithHint("write A..B: the first partition and the last")
-	case isRange && after(from, to):
+	case isRange && dag.CompareKeys(from, to) > 0:
 		return fault.New(fault.Invalid, "--%s %s: the first partition comes after the last one", flag, text).
 			WithHint("swap them: %s..%s", to, from)
 	}
 	return nil
-}
-
-// after reports whether one partition comes after another: by the numbers in their keys, as of dates and ranges, if
-// both keys have the same form, and as text otherwise.
-func after(a, b string) bool {
-	numbers := func(key string) (form string, all []string) {
-		form = strings.Map(func(r rune) rune {
-			if r >= '0' && r <= '9' {
-				return '0'
-			}
-			return r
-		}, key)
-		for len(form) > 0 && strings.Contains(form, "00") {
-			form = strings.ReplaceAll(form, "00", "0")
-		}
-		return form, strings.FieldsFunc(key, func(r rune) bool { return r < '0' || r > '9' })
-	}
-
-	formA, numbersA := numbers(a)
-	formB, numbersB := numbers(b)
-	if formA != formB || len(numbersA) == 0 {
-		return a > b
-	}
-	for i := range numbersA {
-		x, y := strings.TrimLeft(numbersA[i], "0"), strings.TrimLeft(numbersB[i], "0")
-		if len(x) != len(y) {
-			return len(x) > len(y)
-		}
-		if x != y {
-			return x > y
-		}
-	}
-	return false
 }
 
 // RequireDAG returns an error where there is no DAG of a name. Lists of what is a DAG's call it when they are empty; no

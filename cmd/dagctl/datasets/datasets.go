@@ -164,6 +164,9 @@ func datasetsPreviewCommand(c *cli.CLI) *cobra.Command {
 			if c.Output == cli.OutputCSV {
 				return query.WriteCSV(c.Out, query.Answer{Columns: rows.Columns, Rows: rows.Rows})
 			}
+			if len(rows.Columns) == 0 {
+				defer fmt.Fprintf(c.Err, "%[1]s has no rows: `dagctl why %[1]s` says what it waits for\n", args[0])
+			}
 			return c.Print(rows, func(w io.Writer) { WriteRows(w, c.Style(c.Out), rows) })
 		},
 	}

@@ -55,6 +55,9 @@ end, and none does not run them.`,
 				return cli.OfJob(cmd.Context(), api, dag, job, err)
 			}
 
+			if b.Pending+b.Open+b.Done+b.Skipped+b.Failed == 0 {
+				defer fmt.Fprintln(c.Err, nothingToDo(b))
+			}
 			if request.DryRun {
 				return c.Print(b, func(w io.Writer) {
 					fmt.Fprintf(w, "%s would be computed.\n", plural.Of(b.Pending, "partition"))
@@ -88,6 +91,16 @@ end, and none does not run them.`,
 	_ = cmd.MarkFlagRequired("to")
 	cmd.AddCommand(backfillListCommand(c), backfillCancelCommand(c))
 	return cmd
+}
+
+// nothingToDo says why a backfill has no partitions, and what would give it some.
+func nothingToDo(b control.Backfill) string {
+	if b.Existing == "all" {
+		return fmt.Sprintf("%s/%s can make nothing from %s to %s: `dagctl why %[1]s/%[2]s` says what it waits for.",
+			b.DAG, b.Job, b.From, b.To)
+	}
+	return fmt.Sprintf("Nothing that %s/%s can make from %s to %s is missing; --existing all computes what is there "+
+		"again.", b.DAG, b.Job, b.From, b.To)
 }
 
 // waitForBackfill shows the progress of a backfill until it ends.

@@ -285,9 +285,9 @@ def _polars_files(frame: Any, columns: Sequence[str], path: Callable[[], str]) -
 
     if isinstance(frame, polars.LazyFrame):
         frame = frame.collect()
-    frame = frame.select(_names(frame.columns, columns))
+    frame = frame[_names(frame.columns, columns)]  # select() would take a name like ^a$ for a pattern
     for name, type in frame.schema.items():
-        _check_type(name, str(type))
+        _check_polars(name, type)
         if getattr(type, "time_unit", "") == "ns" and getattr(type, "time_zone", None):
             whole = frame[name].dt.cast_time_unit("us")
             if (whole.dt.cast_time_unit("ns") != frame[name]).any():
@@ -297,6 +297,34 @@ def _polars_files(frame: Any, columns: Sequence[str], path: Callable[[], str]) -
         part, file = frame.slice(start, PART_ROWS), path()
         part.write_parquet(file)
         yield file, part.height
+
+
+_HUGE = "has numbers of 128 bits, which Parquet has as bytes: cast them, for example to pl.Decimal(38, 0)"
+_NOT_IN_POLARS = {
+    "Duration": "has durations: write them as a number, such as of seconds",
+    "Time": "has times of day in nanoseconds: cast them to pl.String, or write frame.to_arrow(), which has microseconds",
+    "Int128": _HUGE,
+    "UInt128": _HUGE,
+    "Object": "is of a type that a dataset does not have: cast it",
+}  # fmt: skip
+
+
+def _check_polars(name: str, type: Any) -> None:
+    """Refuse the types that Parquet does not have, or that would come back as others."""
+    for part in _parts(type):
+        fault = _NOT_IN_POLARS.get(str(part).partition("(")[0])
+        if fault is None and part is not type and getattr(part, "time_zone", None) and part.time_unit == "ns":
+            fault = "has times with a zone in nanoseconds inside of others: cast them to microseconds"
+        if fault:
+            raise Unfit(f"column {name!r} ({type}) {fault}")
+
+
+def _parts(type: Any) -> Iterator[Any]:
+    """Yield a type of polars and those inside of it."""
+    yield type
+    inner = getattr(type, "inner", None)  # of List and Array
+    for part in [field.dtype for field in getattr(type, "fields", ())] if inner is None else [inner]:
+        yield from _parts(part)
 
 
 def _arrow_files(frame: Any, columns: Sequence[str], path: Callable[[], str]) -> Iterator[Tuple[str, int]]:
@@ -309,7 +337,7 @@ def _arrow_files(frame: Any, columns: Sequence[str], path: Callable[[], str]) ->
     at = {name: i for i, name in enumerate(frame.schema.names)}
     fields = [frame.schema.field(at[name]) for name in names]
     for field in fields:
-        _check_type(field.name, str(field.type))
+        _check_arrow(field.name, str(field.type))
     schema = pyarrow.schema([f.with_type(_whole(pyarrow, f.type)) for f in fields])
 
     batches = frame.to_batches() if isinstance(frame, pyarrow.Table) else frame
@@ -341,15 +369,16 @@ def _whole(pyarrow: Any, type: Any) -> Any:
     return pyarrow.time64("us") if pyarrow.types.is_time64(type) else type
 
 
-_REFUSED = (
-    (re.compile(r"duration[\[(]", re.I), "has durations: write them as a number, such as of seconds"),
+_NOT_IN_ARROW = (
+    (re.compile(r"duration\["), "has durations: write them as a number, such as of seconds"),
     (re.compile(r"decimal256\("), "has up to 76 digits, and a DECIMAL has 38: cast it to decimal128"),
-    (re.compile(r"^Object|union<|month_day_nano_interval"), "is of a type that a dataset does not have: cast it"),
+    (re.compile(r"union<|month_day_nano_interval"), "is of a type that a dataset does not have: cast it"),
+    (re.compile(r".+(timestamp\[ns, tz=|time64\[ns)"), "has times in nanoseconds inside of others: cast them to microseconds"),
 )
 
 
-def _check_type(name: str, type: str) -> None:
+def _check_arrow(name: str, type: str) -> None:
     """Refuse the types that Parquet does not have, or that would come back as others."""
-    for pattern, fault in _REFUSED:
+    for pattern, fault in _NOT_IN_ARROW:
         if pattern.search(type):
             raise Unfit(f"column {name!r} ({type}) {fault}")

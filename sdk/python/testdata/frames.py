@@ -81,6 +81,11 @@ def generated(ctx):
     yield {"id": 2, "code": None}
 
 
+@worker.handler("uploaded")
+def uploaded(ctx):
+    ctx.output().upload(ctx.payload)
+
+
 @worker.handler("declared")
 def declared(ctx):
     columns = {"id": "SMALLINT", "code": "VARCHAR", "at": "TIMESTAMPTZ"}
@@ -105,8 +110,20 @@ WRONG = {
 }
 
 
+# What polars alone has. Int128 would come as bytes, and a zone's nanoseconds would be cut.
+WRONG_IN_POLARS = {
+    "waits": WRONG["waits"],
+    "clock": lambda: {"a": [datetime.time(9)]},
+    "huge": lambda: {"a": lib.Series([1]).cast(lib.Int128)},
+    "inside": lambda: {"a": lib.Series([[1]]).cast(lib.List(lib.Datetime("ns", "UTC")))},
+    "fine": lambda: {"a": lib.Series([1]).cast(lib.Datetime("ns", "UTC"))},
+}
+
+
 @worker.handler("wrong")
 def wrong(ctx):
+    if LIBRARY == "polars":
+        return lib.DataFrame(WRONG_IN_POLARS[ctx.payload]())
     if ctx.payload in WRONG:
         return lib.DataFrame(WRONG[ctx.payload]())
     if ctx.payload == "index":
