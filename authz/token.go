@@ -16,6 +16,7 @@ import (
 
 	"github.com/dagctl/dagctl/internal/batch"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 )
@@ -75,10 +76,10 @@ type NewToken struct {
 var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
 // goodPattern matches names of DAGs in which * stands for any text.
-var goodPattern = regexp.MustCompile(`^[a-z0-9_*-]{1,63}$`)
+var goodPattern = late.Pattern(`^[a-z0-9_*-]{1,63}$`)
 
 // goodClaim matches the names of runtimes and operators.
-var goodClaim = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+var goodClaim = late.Pattern(`^[a-z][a-z0-9_-]{0,62}$`)
 
 // validate returns the token with its defaults, or an error that lists everything that is wrong.
 func (n NewToken) validate() (NewToken, error) {
@@ -148,7 +149,7 @@ func CheckRoles(role Role, grants []Grant, orgRoles []string) []fault.Problem {
 		if g.Role != RoleProposer && g.Role != RoleWriter {
 			problems.add("grants", "%q cannot be granted on some DAGs: only proposer and writer can", g.Role)
 		}
-		if !goodPattern.MatchString(g.DAGs) {
+		if !goodPattern().MatchString(g.DAGs) {
 			problems.add("grants", "%q is no name or pattern of DAGs: write such as sales-* or orders", g.DAGs)
 		}
 	}
@@ -177,7 +178,7 @@ func (n NewToken) validateWorker(problems *tokenProblems) {
 	}
 	for field, names := range map[string][]string{"runtimes": n.Runtimes, "operators": n.Operators} {
 		for _, name := range names {
-			if !goodClaim.MatchString(name) {
+			if !goodClaim().MatchString(name) {
 				problems.add(field, "%q is not a name: use up to 63 of a-z, 0-9, _ and -, beginning with a letter",
 					name)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/internal/secret"
@@ -149,7 +150,7 @@ const (
 )
 
 var (
-	goodSecretName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`) // as in DAG files
+	goodSecretName = late.Pattern(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`) // as in DAG files
 	goodProgram    = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )

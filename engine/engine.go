@@ -68,6 +68,8 @@ type Config struct {
 	// Idle is how long an engine waits for more work of its purpose; below 0: it ends with its work. Default: 30
 	// seconds.
 	Idle time.Duration
+	// Processors are how many engines get on with their work at once. Default: those of the machine.
+	Processors int
 	// Inside runs the loop of an engine in this process. Nil: engines are processes of their own. Tests of packages
 	// whose binary cannot be an engine set it.
 	Inside func(in io.Reader, out io.Writer) int
@@ -85,20 +87,24 @@ type Engines struct {
 	slots   map[Kind]*shares.Slots
 	counted counted
 
-	mu     sync.Mutex
-	idle   map[Purpose][]*Engine
-	closed bool
+	mu      sync.Mutex
+	idle    map[Purpose][]*Engine
+	working map[Purpose]int
+	turns   map[Purpose][]chan *Engine // of those who wait for an engine that works
+	took    time.Duration              // the last start
+	closed  bool
 }
 
 // New returns a set of engines, none of which runs yet.
 func New(c Config) (*Engines, error) {
 	c.Dir, c.Idle = cmp.Or(c.Dir, os.TempDir()), cmp.Or(c.Idle, 30*time.Second)
+	c.Processors = cmp.Or(c.Processors, runtime.NumCPU())
 	if c.Slots == nil {
 		c.Slots = DefaultSlots(runtime.NumCPU())
 	}
 
 	e := &Engines{config: c, slots: map[Kind]*shares.Slots{}, idle: map[Purpose][]*Engine{},
-		counted: newCounted()}
+		working: map[Purpose]int{}, turns: map[Purpose][]chan *Engine{}, counted: newCounted()}
 	for _, kind := range kinds {
 		if c.Slots[kind] < 1 {
 			return nil, fmt.Errorf("engines: there must be a slot for %s at least", kind)
@@ -132,16 +138,11 @@ func (e *Engines) TakeTelling(ctx context.Context, p Purpose, waits func()) (*En
 		}
 		return nil, err
 	}
-	if idle := e.pop(p); idle != nil {
-		return idle, nil
-	}
-
-	started, err := e.start(p)
+	g, err := e.get(ctx, p)
 	if err != nil {
 		e.slots[p.Kind].Release(p.Org)
-		return nil, err
 	}
-	return started, nil
+	return g, err
 }
 
 // Waiting returns how many callers wait for engines of a kind.
@@ -160,28 +161,20 @@ func (e *Engines) Do(ctx context.Context, p Purpose, q Question, answer any) err
 	return engine.Do(ctx, q, answer)
 }
 
-// pop takes an engine that waits for work of a purpose.
-func (e *Engines) pop(p Purpose) *Engine {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	waiting := e.idle[p]
-	if len(waiting) == 0 {
-		return nil
-	}
-	last := waiting[len(waiting)-1]
-	e.remove(last)
-	last.ends.Stop()
-	return last
-}
-
 // put keeps an engine for more work of its purpose. Beyond as many as there are slots, the one that waits longest ends.
 func (e *Engines) put(engine *Engine) {
 	e.mu.Lock()
 	if e.closed || e.config.Idle < 0 {
+		e.leave(engine.purpose)
 		e.mu.Unlock()
 		engine.end()
 		return
 	}
+	if e.handOver(engine) {
+		e.mu.Unlock()
+		return
+	}
+	e.leave(engine.purpose)
 
 	oldest, count := (*Engine)(nil), 0
 	for p, waiting := range e.idle {

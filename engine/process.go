@@ -228,7 +228,7 @@ func (g *Engine) PID() int { return g.talk.pid }
 func (g *Engine) Release() {
 	defer g.engines.slots[g.purpose.Kind].Release(g.purpose.Org)
 	if g.broken.Load() || g.clear() != nil {
-		g.end()
+		g.engines.drop(g)
 		return
 	}
 	g.engines.put(g)
@@ -242,7 +242,7 @@ func (g *Engine) Discard() {
 		return
 	}
 	defer g.engines.slots[g.purpose.Kind].Release(g.purpose.Org)
-	g.end()
+	g.engines.drop(g)
 }
 
 // end ends the process and removes its folder.

@@ -57,8 +57,10 @@ const checkingPercent = 99
 func (r *Runner) checkSealed(
 	ctx context.Context, t *Task, g storage.Generation, w Written, checks []dag.Check, dir string,
 ) ([]CheckOutcome, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make scratch folder: %w", err)
+	if r.Storage.Copies(g.Kind) { // otherwise nothing is written there
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make scratch folder: %w", err)
+		}
 	}
 	partition, err := t.partitionAt(w.Partition)
 	if err != nil {

@@ -209,11 +209,12 @@ func (r *Runner) task(
 	}
 
 	mkdir := func(path string) error { return os.Mkdir(path, 0o700) }
-	if err := mkdir(t.Scratch); err != nil {
-		return nil, fmt.Errorf("make scratch folder: %w", err)
-	}
-
 	// Folders that nobody writes to are not created: the file system is most of the cost of a short task.
+	if op, _ := r.Registry.Get(a.Operator); !writesOutputsAlone(op) {
+		if err := mkdir(t.Scratch); err != nil {
+			return nil, fmt.Errorf("make scratch folder: %w", err)
+		}
+	}
 	if r.Carrier != nil || slices.ContainsFunc(a.Outputs, func(o AssignedOutput) bool {
 		return o.UpdateStrategy == dag.Append
 	}) {
@@ -244,6 +245,12 @@ func (r *Runner) task(
 		t.OutputDirs = append(t.OutputDirs, dir)
 	}
 	return t, nil
+}
+
+// writesOutputsAlone reports whether the tasks of an operator leave their scratch folder empty.
+func writesOutputsAlone(op Operator) bool {
+	_, ok := op.(*sqlOperator)
+	return ok
 }
 
 func logOr(log *slog.Logger) *slog.Logger {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
@@ -40,7 +41,7 @@ const tablePrefix = "postgres:"
 
 var (
 	slugPattern    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
-	stagingPattern = regexp.MustCompile(
+	stagingPattern = late.Pattern(
 		`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+(?:_([0-9]+))?)$`)
 )
 
@@ -62,11 +63,11 @@ func (*tables) location(a Attempt) string {
 	return location
 }
 
-func (*tables) owns(location string) bool { return stagingPattern.MatchString(location) }
+func (*tables) owns(location string) bool { return stagingPattern().MatchString(location) }
 
 // staging returns the quoted name of a location's table.
 func staging(location string) (string, error) {
-	parts := stagingPattern.FindStringSubmatch(location)
+	parts := stagingPattern().FindStringSubmatch(location)
 	if parts == nil {
 		return "", fault.New(fault.Invalid, "location %q is not a staging table", location)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/internal/wait"
@@ -39,7 +39,7 @@ type Beside struct {
 	Generation uuid.UUID
 }
 
-var publishedName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,127}$`)
+var publishedName = late.Pattern(`^[a-z][a-z0-9_]{0,127}$`)
 
 // ViewName returns the view's name for a published name: the name itself, or, if Postgres would cut it, a shorter one
 // that its hash makes unique.
@@ -132,7 +132,7 @@ func (s *Storage) viewable(v View) (*tables, error) {
 	if !ok {
 		return nil, fault.New(fault.Invalid, "storage %q is not available here", Postgres)
 	}
-	if !publishedName.MatchString(v.Name) {
+	if !publishedName().MatchString(v.Name) {
 		return nil, fault.New(fault.Invalid, "dataset name %q cannot be the name of a view", v.Name)
 	}
 	return t, nil

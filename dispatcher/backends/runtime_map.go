@@ -10,6 +10,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // RuntimeKind says how a task reaches the process that runs it.
@@ -121,7 +122,7 @@ func (m RuntimeMap) Runs(operator string) []string {
 
 var (
 	goodRuntimeName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
-	goodFunction    = regexp.MustCompile(`^[A-Za-z0-9_:-]{1,256}$`)
+	goodFunction    = late.Pattern(`^[A-Za-z0-9_:-]{1,256}$`)
 )
 
 // Check lists what is wrong with the map, and fills in defaults. operators holds the known ones; nil: they are not
@@ -285,7 +286,7 @@ func (b *Backend) checkSQS(p *backendProblems) {
 }
 
 func (b *Backend) checkLambda(p *backendProblems) {
-	if !goodFunction.MatchString(b.Function) {
+	if !goodFunction().MatchString(b.Function) {
 		p.wrong(".function", "%q is not a function's name or ARN", b.Function)
 	}
 	if b.Concurrency == 0 {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 
@@ -58,12 +57,12 @@ func Serve(in io.Reader, out io.Writer) int {
 
 // host is one engine: what is open in it between questions.
 type host struct {
+	sessions
+
 	ctx     context.Context
 	out     io.Writer // for streams
 	begin   engine.Begin
-	session *duck.Session
 	binder  *duck.Binder
-	zone    string
 	known   []string                 // open relations
 	columns map[string][]duck.Column // of each of them
 	parsed  map[string]*duck.Select  // what tasks ran before: the next one of the job runs the same
@@ -160,49 +159,11 @@ func (h *host) start(ctx context.Context, b engine.Begin) (none, error) {
 	return none{}, nil
 }
 
-func (h *host) close() {
-	h.closeBinder()
-	if h.session != nil {
-		_ = h.session.Close() // it held nothing but memory
-		h.session = nil
-	}
-}
-
 func (h *host) closeBinder() {
 	if h.binder != nil {
 		_ = h.binder.Close() // as above
 		h.binder = nil
 	}
-}
-
-// at returns a session in a zone, without anything of the work before.
-func (h *host) at(ctx context.Context, scope duck.Scope) (*duck.Session, error) {
-	h.known, h.columns = nil, map[string][]duck.Column{}
-	if h.session != nil && h.zone == scope.Zone && h.session.Reset(ctx, scope) == nil {
-		return h.session, nil
-	}
-	h.close()
-
-	dir := h.begin.Dir
-	data := duck.Data{Scope: scope, Limits: h.begin.Limits, Dirs: []string{filepath.Join(dir, "in")}}
-	if h.begin.Writes {
-		data.Spill = filepath.Join(dir, "spill")
-		data.Dirs = append(data.Dirs, filepath.Join(dir, "out"), data.Spill)
-	}
-	session, err := duck.OpenData(ctx, data)
-	if err != nil {
-		return nil, err
-	}
-	h.session, h.zone = session, scope.Zone
-	return session, nil
-}
-
-// any returns a session for work that belongs to no partition.
-func (h *host) any(ctx context.Context) (*duck.Session, error) {
-	if h.session != nil {
-		return h.session, nil
-	}
-	return h.at(ctx, duck.Scope{Zone: "UTC"})
 }
 
 // failure returns an error as it leaves the engine, without the place of its folder.

@@ -18,7 +18,7 @@ import (
 
 // open begins the work for one partition.
 func (h *host) open(ctx context.Context, o engine.Open) (opened engine.Opened, err error) {
-	if _, err := h.at(ctx, o.Scope); err != nil {
+	if _, err := h.at(ctx, o.Scope, filesOf(o.Relations)...); err != nil {
 		return opened, err
 	}
 	for _, relation := range o.Relations {
@@ -29,6 +29,13 @@ func (h *host) open(ctx context.Context, o engine.Open) (opened engine.Opened, e
 		opened.Columns = append(opened.Columns, columns)
 	}
 	return opened, nil
+}
+
+func filesOf(all []duck.Relation) (files []string) {
+	for _, relation := range all {
+		files = append(files, relation.Files...)
+	}
+	return files
 }
 
 // add creates one more relation.
@@ -130,7 +137,7 @@ func (h *host) empty(ctx context.Context, e engine.Empty) (none, error) {
 
 // convert writes the rows of Parquet files that somebody else wrote.
 func (h *host) convert(ctx context.Context, c engine.Convert) (converted engine.Converted, err error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, c.Files...)
 	if err != nil {
 		return converted, err
 	}
@@ -194,7 +201,7 @@ func (h *host) alike(ctx context.Context, files []string) (same []string, column
 
 // positions returns where a cursor column begins and ends.
 func (h *host) positions(ctx context.Context, p engine.Positions) (found engine.Positioned, err error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, p.Files...)
 	if err != nil {
 		return found, err
 	}
@@ -211,7 +218,7 @@ func (h *host) positions(ctx context.Context, p engine.Positions) (found engine.
 
 // fit looks for a value that does not fit its column.
 func (h *host) fit(ctx context.Context, f engine.Fit) (*relations.Misfit, error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, slices.Concat(f.Parts...)...)
 	if err != nil {
 		return nil, err
 	}

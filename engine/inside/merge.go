@@ -13,7 +13,7 @@ import (
 // merge joins rows so that one is left per key. If the new rows repeat no key, both lists can be kept as they are.
 // Otherwise the last row of a key wins: added after base, and by position within each.
 func (h *host) merge(ctx context.Context, q engine.Merge) (merged engine.Merged, err error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, slices.Concat(q.Base, q.Added)...)
 	if err != nil {
 		return merged, err
 	}

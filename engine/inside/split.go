@@ -93,7 +93,7 @@ func (d division) free(name string) string {
 // parts counts and hashes the rows of each partition. The hash is that of the columns and of the rows in any order: of
 // two sums over hashes of rows, the one takes what the other lets pass.
 func (h *host) parts(ctx context.Context, p engine.Parts) (parted engine.Parted, err error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, p.Files...)
 	if err != nil {
 		return parted, err
 	}
@@ -208,7 +208,7 @@ func (d division) holds(key string, low, high *int64) bool {
 // cut writes the rows of some partitions to a file each. It sorts them first, so that each file is written from the few
 // blocks that have its rows.
 func (h *host) cut(ctx context.Context, c engine.Cut) (none, error) {
-	session, err := h.any(ctx)
+	session, err := h.any(ctx, c.Files...)
 	if err != nil {
 		return none{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -210,10 +211,36 @@ func watchSelf(pid int, most int64, done <-chan struct{}) bool {
 			return false
 		case <-tick.C:
 		}
-		if most > 0 && held(pid) > most {
+		if most > 0 && exceeds(pid, most) {
 			return true
 		}
 	}
+}
+
+// exceeds reports whether a process holds more than it may in memory that no file backs. All that it has in memory
+// takes a tenth of the time to ask for, and says enough as a rule, where nothing can be swapped out.
+func exceeds(pid int, most int64) bool {
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err == nil && machine.Totalswap == 0 {
+		if all, ok := resident(pid); ok && all <= most {
+			return false
+		}
+	}
+	return held(pid) > most
+}
+
+// resident is what one process has in memory, in bytes.
+func resident(pid int) (bytes int64, ok bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	if err != nil { // it has ended
+		return 0, false
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0, false
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err == nil
 }
 
 // held is what one process holds in memory that no file backs, in bytes.

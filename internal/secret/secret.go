@@ -11,12 +11,12 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Anywhere is the host that allows every destination with TLS, and anywhereClear that for those without.
@@ -142,7 +142,7 @@ func matches(host string, u *url.URL) bool {
 	return u.Scheme == scheme && strings.EqualFold(u.Hostname(), name) && actual == port
 }
 
-var hostForm = regexp.MustCompile(
+var hostForm = late.Pattern(
 	`^(http://)?([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 
 // ValidHost returns an error if a text is not a host that a secret can be bound to.
@@ -150,7 +150,7 @@ func ValidHost(host string) error {
 	if host == Anywhere || host == anywhereClear {
 		return nil
 	}
-	form := hostForm.FindStringSubmatch(host)
+	form := hostForm().FindStringSubmatch(host)
 	if form == nil {
 		return fault.New(fault.Invalid, "%q is not a host", host).
 			WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or * for any " +
