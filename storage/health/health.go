@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +37,7 @@ type Config struct {
 
 	Server   string        // the name of this process, for others that use the storage; empty: there are no others
 	Patience time.Duration // see patience, the default
+	Shortage time.Duration // how long too little room for a task lasts at most; default: see shortFor
 }
 
 // Health is the state of a storage. The nil *Health is that of one that is always well.
@@ -58,6 +60,7 @@ type Health struct {
 	until  string // as in storage.Unusable
 	since  time.Time
 	turn   int // number of the last look that began
+	short  shortage
 }
 
 // notLooked is the reason of a storage that nobody has looked at.
@@ -70,7 +73,8 @@ func New(c Config) (*Health, error) {
 	}
 	c.Log, c.Every, c.Patience = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery), cmp.Or(c.Patience, patience)
 
-	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{}}
+	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{},
+		short: shortage{met: map[uuid.UUID]meeting{}}}
 	h.usable = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dagctl_storage_usable",
 		Help: "1 if this server can use its storage, 0 if it takes no tasks because it cannot."}, func() float64 {
 		if h.Reason() == "" {
@@ -126,17 +130,22 @@ func (h *Health) Run(ctx context.Context) error {
 	}
 }
 
-// Explains returns the reason for which the storage, and not the task, is to blame for an error, or an empty text.
-func (h *Health) Explains(ctx context.Context, err error) (reason string) {
+// Explains returns the reason for which the storage, and not the task, is to blame for an error of the task. Otherwise
+// the reason is empty, and the task fails: by tooOften if that is an error, because it has been spared too often.
+func (h *Health) Explains(ctx context.Context, task uuid.UUID, err error) (reason string, tooOften error) {
 	if h == nil || err == nil || !storage.MayBeUnusable(err) {
-		return ""
+		return "", nil
 	}
-	reason = h.Look(ctx)
-	var met *storage.Unusable
-	if reason == "" && errors.As(err, &met) { // it answers again
-		reason = met.Reason
+	if reason = h.Look(ctx); reason != "" {
+		return reason, nil
 	}
-	return reason
+	if met := (*storage.Unusable)(nil); errors.As(err, &met) { // it answers again
+		return met.Reason, nil
+	}
+	if reason, room := storage.NotWritten(err); reason != "" {
+		return h.again(ctx, task, reason, room, err)
+	}
+	return "", nil
 }
 
 // Spared counts an attempt that failed because of the storage and does not count as failed.
@@ -182,6 +191,9 @@ func (h *Health) look(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 			defer cancel()
 			err := h.Storage.Probe(ctx)
+			if err == nil {
+				err = h.fits(time.Now())
+			}
 			if err == nil {
 				err = h.compare(ctx)
 			}
