@@ -341,8 +341,7 @@ func (b *buildWatch) wait(
 				WithHint("`dagctl status %s` shows what failed; live data was not touched", v.DAG)
 		}
 
-		// The longer the answer took, the more it cost the server, and the later the next look.
-		if err := cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked))); err != nil {
+		if err := follow.Pause(ctx, asked); err != nil {
 			return v, err
 		}
 	}

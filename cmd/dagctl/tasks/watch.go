@@ -124,7 +124,7 @@ func (w *causedWatch) follow(ctx context.Context, api *cli.Client, path string, 
 		if found.Until != nil {
 			query.Set("until", found.Until.Format(time.RFC3339Nano))
 		}
-		if err := cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked))); err != nil {
+		if err := again.Pause(ctx, asked); err != nil {
 			return err
 		}
 	}
