@@ -148,6 +148,24 @@ func (h *Health) Explains(ctx context.Context, task uuid.UUID, err error) (reaso
 	return "", nil
 }
 
+// Answer returns what a request is answered that failed by an error, if that is the storage's; nil: it is not, or the
+// error says it already. In any case the storage is looked at.
+func (h *Health) Answer(ctx context.Context, err error) error {
+	if h == nil || err == nil || !storage.MayBeUnusable(err) {
+		return nil
+	}
+	reason := h.Look(ctx)
+	if reason == "" {
+		reason, _ = storage.NotWritten(err)
+	}
+	if reason == "" {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "this server cannot use its storage: %s", reason).
+		WithHint("whoever runs the server has to mend it: docs/operations.md, When the storage cannot be used; then " +
+			"the same works again")
+}
+
 // Spared counts an attempt that failed because of the storage and does not count as failed.
 func (h *Health) Spared() { h.spared.Inc() }
 
