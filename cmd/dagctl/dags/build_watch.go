@@ -327,7 +327,7 @@ func (b *buildWatch) wait(
 		}
 
 		v = detail.Version
-		b.show(detail, time.Now())
+		b.show(detail, b.c.Now())
 		switch {
 		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
 			return v, nil
