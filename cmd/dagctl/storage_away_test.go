@@ -56,3 +56,44 @@ func TestAStorageThatCanOnlyBeReadIsSaid(t *testing.T) {
 	status, text = query()
 	require.Equal(t, http.StatusOK, status, text)
 }
+
+// What a task wrote that does not fit is removed, and its storage counts as full until there is room for it. Then the
+// task goes on, and no attempt was spent.
+func TestATaskThatDoesNotFitWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	require.NoError(t, unix.Mount("none", root, "tmpfs", 0, "size=12m"))
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	w := newWorld(t, func(c *server.Config) { c.Storage.Root = root })
+	w.land(t, "2026-01-01")
+	const large = `  - name: large
+    operator: sql
+    inputs: [{ from: { job: landing } }]
+    config: { query: "SELECT hash(i) AS a, hash(i, 1) AS b, hash(i, 2) AS c FROM range(1000000) r(i)" }
+publish:
+`
+	file := filepath.Join(t.TempDir(), "dag.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(readingsDAG, "publish:\n", large, 1)), 0o600))
+	must(t, w.env(t, writer), "deploy", file, "--wait=false")
+
+	soon := func(do func() bool) { require.Eventually(t, do, time.Minute, 50*time.Millisecond) }
+	soon(func() bool {
+		status, text := w.send(t, nobody, http.MethodGet, "/readyz", "", nil)
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "the storage is full")
+	})
+	soon(func() bool {
+		return strings.Contains(must(t, w.env(t, admin), "attention"), "the storage is full")
+	})
+	require.Contains(t, must(t, w.env(t, writer), "tasks", "list", "--job", "large"), "0/5", "no attempt is spent")
+
+	require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, "size=200m"))
+	must(t, w.env(t, writer), "deploy", file)
+	require.Zero(t, w.failures(t))
+}
+
+// failures counts the failures that tasks have.
+func (w *world) failures(t *testing.T) (n int) {
+	t.Helper()
+	require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT coalesce(sum(failures), 0) FROM tasks`).Scan(&n))
+	return n
+}

@@ -47,8 +47,9 @@ type Health struct {
 	failedLooks prometheus.Counter
 	spared      prometheus.Counter
 
-	looking sync.Mutex // one look at a time
-	busy    chan error // gets the end of a probe that is under way; held with looking
+	looking sync.Mutex    // one look at a time
+	busy    chan error    // gets the end of a probe that is under way; held with looking
+	news    chan struct{} // for Run: the reason has changed
 
 	// for the probe alone
 	id    string          // of the installation, once the storage has carried it
@@ -74,7 +75,7 @@ func New(c Config) (*Health, error) {
 	c.Log, c.Every, c.Patience = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery), cmp.Or(c.Patience, patience)
 
 	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{},
-		short: shortage{met: map[uuid.UUID]meeting{}}}
+		news: make(chan struct{}, 1), short: shortage{met: map[uuid.UUID]meeting{}}}
 	h.usable = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dagctl_storage_usable",
 		Help: "1 if this server can use its storage, 0 if it takes no tasks because it cannot."}, func() float64 {
 		if h.Reason() == "" {
@@ -124,6 +125,7 @@ func (h *Health) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-h.news: // somebody else's look says how often to look now
 		case <-time.After(every):
 			h.Look(ctx)
 		}
@@ -265,6 +267,10 @@ func (h *Health) found(err error) {
 		h.Log.Error("the storage cannot be used: this server takes no tasks", said...)
 	case before != notLooked:
 		h.Log.Info("the storage can be used again", "after", time.Since(since).Round(time.Second).String())
+	}
+	select {
+	case h.news <- struct{}{}:
+	default:
 	}
 	if h.Changed != nil {
 		h.Changed()

@@ -142,6 +142,27 @@ func TestABucketThatIsAway(t *testing.T) {
 	require.Empty(t, k.Reason())
 }
 
+// Once a task or a request has met an outage, its end is found soon, and not when the next look was due before.
+func TestAnOutageThatOthersFoundIsWatched(t *testing.T) {
+	t.Parallel()
+	root := small(t)
+	k := keep(t, database(t), storage.Config{Root: root})
+	k.Every = time.Millisecond
+	require.Empty(t, k.Look(t.Context()))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- k.Run(ctx) }()
+
+	require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	require.Equal(t, "the storage can only be read", k.Look(t.Context()))
+	began := time.Now()
+	require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, ""))
+	require.Eventually(t, func() bool { return k.Reason() == "" }, time.Minute, time.Millisecond)
+	require.Less(t, time.Since(began), 20*time.Second, "the next look at a storage that is well is due after thirty")
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
 // Many who meet an outage at once look once or twice, not each by itself.
 func TestLooksAreShared(t *testing.T) {
 	t.Parallel()
