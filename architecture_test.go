@@ -418,9 +418,9 @@ func rawKinds(file *ast.File) (kinds []string) {
 
 // readsMessages are the files that may branch on the text of an error, and why.
 var readsMessages = map[string]string{
-	"storage/probe.go":                "what a program or DuckDB says of a disk is only text; a probe decides",
 	"cmd/dagctl/mistyped.go":          "cobra says only in its text which flag or argument is wrong",
 	"internal/rest/wording.go":        "huma says only in its text what is wrong with a parameter",
+	"internal/child/said.go":          "what a program or DuckDB says of a disk is only text",
 	"internal/pgdev/server.go":        "PostgreSQL says only in its log that another process took the port",
 	"operators/secrets.go":            "an error is replaced where redacting its text changes it",
 	"worker/conformance/scenarios.go": "a scenario checks that a worker passes on the message of a failure",

@@ -1,10 +1,12 @@
 package authz
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -78,9 +80,14 @@ func (o origins) checkMutation(r *http.Request, caller Caller) error {
 	if !o.has(r.Header.Get("Origin")) {
 		return fault.New(fault.Forbidden, "a change from a browser must come from this server's own pages")
 	}
+
 	token := r.Header.Get("X-CSRF-Token")
-	if token == "" && isForm(r) {
-		token = r.PostFormValue("csrf_token") // HandlePlain has limited the body
+	if isForm(r) {
+		// HandlePlain has limited the body. A page that has sent too much would do so again, whatever its token.
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(r.ParseForm(), &tooLarge) {
+			return tooLarge
+		}
+		token = cmp.Or(token, r.PostFormValue("csrf_token"))
 	}
 	if subtle.ConstantTimeCompare([]byte(token), []byte(caller.csrf)) != 1 {
 		return fault.New(fault.Forbidden, "the page's CSRF token is missing or from another session").

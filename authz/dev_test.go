@@ -166,6 +166,10 @@ func TestACookieAloneChangesNothing(t *testing.T) {
 		{"token in the query", "", []string{"Content-Type", form, "Origin", origin}, 403},
 		{"no origin", "csrf_token=" + csrf, []string{"Content-Type", form}, 403},
 		{"foreign origin", "csrf_token=" + csrf, []string{"Content-Type", form, "Origin", "http://evil.example"}, 403},
+		{"too large", "csrf_token=" + csrf + "&text=" + strings.Repeat("x", 3<<20),
+			[]string{"Content-Type", form, "Origin", origin}, 413},
+		{"too large, a header's token", "text=" + strings.Repeat("x", 3<<20),
+			[]string{"Content-Type", form, "Origin", origin, "X-CSRF-Token", csrf}, 413},
 	} {
 		path := "/form"
 		if tc.name == "token in the query" {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
@@ -90,7 +91,7 @@ func (d *Dispatcher) completeRemote(
 ) (*protocol.TaskState, error) {
 	list, problems, err := d.sealings(ctx, attempt, body.Outputs, false)
 	if err != nil {
-		return nil, cmp.Or(d.Spared(ctx, err), err)
+		return nil, cmp.Or(d.Spared(ctx, attempt.TaskID, err), err)
 	}
 	problems = append(problems, attempt.checkCompletion(body)...)
 	if err := refuse(problems); err != nil {
@@ -115,7 +116,7 @@ func (d *Dispatcher) completeRemote(
 	}
 
 	if list, err = d.withUnnamed(ctx, attempt, list, body); err != nil {
-		return nil, cmp.Or(d.Spared(ctx, err), err)
+		return nil, cmp.Or(d.Spared(ctx, attempt.TaskID, err), err)
 	}
 	return d.publishRemote(ctx, attempt, list, body, hash, now)
 }
@@ -132,7 +133,7 @@ func (d *Dispatcher) publishRemote(
 		if errors.Is(err, operators.ErrColumnsSettled) { // its uploads have to be read anew
 			return nil, d.endRemote(ctx, attempt, handedBack(err.Error(), now.Add(baseMovedAgain)), hash, now)
 		}
-		if err := d.Spared(ctx, cmp.Or(err, out.Err)); err != nil {
+		if err := d.Spared(ctx, attempt.TaskID, cmp.Or(err, out.Err)); err != nil {
 			return nil, err
 		}
 		if err != nil {
@@ -165,9 +166,14 @@ func (d *Dispatcher) publishRemote(
 }
 
 // Spared returns the answer to a worker's call that failed because of the storage: the call may be made again, and the
-// attempt goes on. It returns nil if the storage is not to blame.
-func (d *Dispatcher) Spared(ctx context.Context, cause error) error {
-	reason := d.Health.Explains(ctx, cause)
+// attempt goes on. It returns nil if the storage is not to blame, and an error that ends the attempt if the task has
+// met that too often.
+func (d *Dispatcher) Spared(ctx context.Context, task uuid.UUID, cause error) error {
+	reason, tooOften := d.Health.Explains(ctx, task, cause)
+	if tooOften != nil {
+		return fault.New(fault.TooLarge, "%w", tooOften).
+			WithHint("make room where the storage is, or send less at once")
+	}
 	if reason == "" {
 		return nil
 	}
@@ -180,7 +186,7 @@ func (d *Dispatcher) Spared(ctx context.Context, cause error) error {
 func (d *Dispatcher) endUncommitted(
 	ctx context.Context, attempt *RemoteAttempt, cause error, asks bool, hash string, now time.Time,
 ) error {
-	if err := d.Spared(ctx, cause); err != nil {
+	if err := d.Spared(ctx, attempt.TaskID, cause); err != nil {
 		return err
 	}
 	switch {

@@ -63,7 +63,7 @@ func (d *Dispatcher) commitEvents(
 
 	list, problems, err := d.sealings(ctx, &attempt, body.Outputs, true)
 	if err != nil {
-		return answer, cmp.Or(d.Spared(ctx, err), err)
+		return answer, cmp.Or(d.Spared(ctx, c.TaskID, err), err)
 	}
 	problems = append(problems, attempt.checkEvents(body.Events)...)
 	problems = append(problems, checkJSON("body.operator_state", body.OperatorState)...)
@@ -76,7 +76,7 @@ func (d *Dispatcher) commitEvents(
 	if err == nil {
 		d.dropCommitted(ctx, &attempt, list)
 	}
-	return answer, cmp.Or(d.Spared(ctx, err), err)
+	return answer, cmp.Or(d.Spared(ctx, c.TaskID, err), err)
 }
 
 // commitOnTheWay seals the outputs of an attempt that goes on and commits them with the rest of the call, all of it or

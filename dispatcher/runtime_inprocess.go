@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -277,11 +278,12 @@ const storageAgain = 5 * time.Second
 
 // failOrSpare ends an attempt that did not do its work: it hands the task back if the storage is to blame.
 func (d *Dispatcher) failOrSpare(ctx context.Context, t Claimed, cause error, retryable bool, now time.Time) error {
-	if reason := d.Health.Explains(ctx, cause); reason != "" {
+	reason, tooOften := d.Health.Explains(ctx, t.TaskID, cause)
+	if reason != "" {
 		d.Health.Spared()
 		return d.HandBack(ctx, t, reason, now.Add(storageAgain), now)
 	}
-	return d.Fail(ctx, t, tasks.ReasonError, cause, retryable, now)
+	return d.Fail(ctx, t, tasks.ReasonError, cmp.Or(tooOften, cause), retryable, now)
 }
 
 // Fail ends an attempt that did not do its work.

@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/tests3"
+	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/storage/health"
 )
@@ -135,4 +137,39 @@ func TestACompletionElsewhereWaitsForTheDisk(t *testing.T) {
 	_, err = f.complete(f.completed(outputs), time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "Completed", w.Task(f.id))
+}
+
+// What a task that does not fit has written is removed, and a look finds room then. The task is handed back until there
+// is more, and fails in the end where that does not help.
+func TestATaskThatDoesNotFitSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t, smallDisk)
+	t.Cleanup(func() { _ = unix.Unmount(w.Data, unix.MNT_DETACH) })
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Pair)
+	watched(t, w)
+	w.D.Health.Shortage = time.Nanosecond
+	w.Probe.On("made", func(context.Context, *operators.Task) (operators.Result, error) {
+		large := filepath.Join(w.Data, "large")
+		defer os.Remove(large)
+		return operators.Result{}, os.WriteFile(large, make([]byte, 8<<20), 0o600)
+	})
+
+	w.Probe.Put("raw", "2024-02-02", "b")
+	w.Poll()
+	dispatchertest.Execute(t.Context(), w.D, w.One(w.D)) // raw
+	w.Route()
+	task := w.One(w.D)
+	for range 5 {
+		dispatchertest.Execute(t.Context(), w.D, task)
+		require.Equal(t, "Failed handed_back waiting:backoff", w.Task(task.TaskID))
+		require.Empty(t, w.D.Health.Look(t.Context()), "the shortage has ended")
+		w.Promote(dispatchertest.Later(time.Hour))
+		task = w.One(w.D)
+	}
+	require.Zero(t, w.Count(`SELECT FROM tasks WHERE id = $1 AND failures > 0`, task.TaskID))
+	dispatchertest.Execute(t.Context(), w.D, task)
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE id = $1 AND failures = 1`, task.TaskID))
+	require.Equal(t, 1, w.Count(`SELECT FROM tasks WHERE id = $1 AND error_message LIKE 'the storage has no room for what%'`,
+		task.TaskID))
 }

@@ -187,6 +187,27 @@ func TestTooMuchMemoryIsSaid(t *testing.T) {
 	g.Release()
 }
 
+// What the system says of a file comes out of the engine as such, and what a statement says does not.
+func TestAFullDiskIsKnownOutside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, syscall.Mount("none", dir, "tmpfs", 0, "size=4m"))
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	g := take(t, engines(t, engine.Config{Dir: dir}), job)
+	defer g.Release()
+	require.NoError(t, g.Do(t.Context(), engine.Open{Scope: relations.UTC}, nil))
+
+	large := "SELECT hash(i) AS h, hash(i + 1) AS g FROM range(1000000) r(i)"
+	err := g.Do(t.Context(), engine.Select{SQL: large, Target: g.Out("n.parquet")}, nil)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.False(t, engine.Deterministic(err))
+
+	said := "SELECT error('No space left on device') AS e"
+	err = g.Do(t.Context(), engine.Select{SQL: said, Target: g.Out("e.parquet")}, nil)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, syscall.ENOSPC)
+}
+
 func TestFoldersOfKilledServersGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

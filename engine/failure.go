@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"syscall"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -17,6 +18,8 @@ type Failure struct {
 	Memory bool `json:"memory,omitempty"`
 	// It lies in what was asked, and says nothing of the server
 	OfStatement bool `json:"of_statement,omitempty"`
+	// What the system said of a file; 0: it was none of the system's, or that is not known
+	System syscall.Errno `json:"system,omitempty"`
 }
 
 // Fault is a fault.Error on its way.
@@ -29,12 +32,13 @@ type Fault struct {
 // Error is an error from inside an engine.
 type Error struct {
 	Failure
-	within error
+	within []error
 }
 
 func (e *Error) Error() string { return e.Text }
 
-func (e *Error) Unwrap() error { return e.within }
+// Unwrap returns the fault inside and what the system said.
+func (e *Error) Unwrap() []error { return e.within }
 
 // Err returns the failure as an error, with the fault that it was inside the engine.
 func (f *Failure) Err() error {
@@ -44,10 +48,13 @@ func (f *Failure) Err() error {
 	e := &Error{Failure: *f}
 	if f.Fault != nil {
 		known := &fault.Error{Kind: f.Fault.Kind, Message: f.Fault.Message, Hint: f.Fault.Hint}
-		if f.Text == known.Message && !f.Lasting && !f.Memory {
+		if f.Text == known.Message && !f.Lasting && !f.Memory && f.System == 0 {
 			return known
 		}
-		e.within = known
+		e.within = append(e.within, known)
+	}
+	if f.System != 0 {
+		e.within = append(e.within, f.System)
 	}
 	return e
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sandbox"
 	"github.com/dagctl/dagctl/storage"
@@ -346,7 +347,7 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 	}
 	wrapped := fmt.Errorf("%s: %w", filepath.Base(name), err)
 	if text := strings.TrimSpace(stderr.String()); text != "" {
-		wrapped = fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, text)
+		wrapped = fullIn(text, fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, text))
 	}
 
 	var exit *exec.ExitError
@@ -355,6 +356,23 @@ func commandError(ctx context.Context, name string, err error, stderr *tail) err
 	}
 	return wrapped
 }
+
+// fullIn returns the error of a program, whose folders are beside the storage. If its last words say so, the error is
+// that of a full disk.
+func fullIn(said string, err error) error {
+	if full := child.SaidIn(said, syscall.ENOSPC, syscall.EDQUOT); full != nil {
+		return because{err, full}
+	}
+	return err
+}
+
+// because is an error with a cause that its text has already.
+type because struct {
+	error
+	cause error
+}
+
+func (b because) Unwrap() []error { return []error{b.error, b.cause} }
 
 // wantsSharedMemory reports whether a program's last words are about shared memory or named semaphores.
 func wantsSharedMemory(said string) bool {

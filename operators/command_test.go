@@ -19,6 +19,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/sandbox"
+	"github.com/dagctl/dagctl/internal/secret"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/operatortest"
 )
@@ -91,6 +92,7 @@ var programs = map[string]func(){
 		must(os.WriteFile(filepath.Join(task.Outputs[0].Dir, "b.csv"), []byte("x,y\n2,b\n"), 0o600))
 	},
 	"fail": func() { os.Stderr.WriteString(strings.Repeat("noise\n", 10_000) + "the reason\n"); os.Exit(1) },
+	"full": func() { os.Stderr.WriteString("OSError: [Errno 28] No space left on device: 'n.csv'\n"); os.Exit(1) },
 	"data": func() { os.Stderr.WriteString("a bad row\n"); os.Exit(65) },
 	"stubborn": func() { // starts a child, and reports SIGTERM before it ends
 		var task operators.CommandTask
@@ -218,6 +220,18 @@ func TestCommandTailIsBounded(t *testing.T) {
 	require.True(t, out.Retryable)
 	require.True(t, strings.HasSuffix(out.Err.Error(), "the reason"), "%v", out.Err)
 	require.Less(t, len(out.Err.Error()), 9000)
+}
+
+// A program's folders are beside the storage: what it says of a full disk is said of the storage, secrets or not.
+func TestAProgramThatMeetsAFullDisk(t *testing.T) {
+	t.Parallel()
+	a := assignment("command", self(t, "full", nil))
+	require.ErrorIs(t, newWorld(t).run(t, a).Err, syscall.ENOSPC)
+	a.Secrets = map[string]secret.Value{"KEY": secret.New("KEY", "n.csv", nil)}
+	err := newWorld(t).run(t, a).Err
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NotContains(t, err.Error(), "n.csv")
+	require.NotErrorIs(t, newWorld(t).run(t, assignment("command", self(t, "fail", nil))).Err, syscall.ENOSPC)
 }
 
 func TestCommandEndsItsGroup(t *testing.T) {

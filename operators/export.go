@@ -125,3 +125,6 @@ func checkColumns(columns []storage.Column) error {
 	}
 	return nil
 }
+
+// Elsewhere marks the error of a file system that an export writes to, which is none of the storage's.
+func Elsewhere(err error) error { return storage.Elsewhere(err) }

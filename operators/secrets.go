@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"syscall"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
@@ -100,6 +101,9 @@ func redactError(err error, redact func(string) string) error {
 
 	if !changed {
 		return err
+	}
+	if number := syscall.Errno(0); errors.As(err, &number) {
+		clean.Err = number // a number of the system quotes nothing
 	}
 	return clean
 }

@@ -315,7 +315,7 @@ func (u *udfRun) failure(ctx context.Context, err error, stderr *tail) error {
 
 	wrapped := fmt.Errorf("%s: %w", u.t.UDF.Entrypoint, err)
 	if text := strings.TrimSpace(stderr.String()); text != "" {
-		wrapped = fmt.Errorf("%s: %w\n%s", u.t.UDF.Entrypoint, err, text)
+		wrapped = fullIn(text, fmt.Errorf("%s: %w\n%s", u.t.UDF.Entrypoint, err, text))
 	}
 	if slices.Contains(hopeless, code) || fault.Is(err, fault.TooLarge) || IsPermanent(err) {
 		return Permanent(wrapped)

@@ -88,6 +88,28 @@ func PurgedPartitions(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScop
 	return found, nil
 }
 
+// LeftOfPurges counts the partitions of a scope's dataset that were purged before and whose bytes gc has still to
+// remove: the server was killed meanwhile, or could not remove them. It relies on idx_partition_versions_ended.
+func LeftOfPurges(ctx context.Context, tx pgx.Tx, org uuid.UUID, s PurgeScope) (n int, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT DISTINCT partition_key FROM partition_versions
+		WHERE org_id = $1 AND dataset_uuid = $2 AND state = 'Purged' AND location <> ''`, org, s.Dataset)
+	if err != nil {
+		return 0, fmt.Errorf("what purges have left: %w", err)
+	}
+
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return 0, fmt.Errorf("what purges have left: %w", err)
+	}
+	for _, key := range keys {
+		if s.whole() || dag.KeyBetween(key, s.From, s.To) {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // whole reports whether the scope has all partitions.
 func (s PurgeScope) whole() bool { return s.From == "" && s.To == "" }
 

@@ -10,12 +10,12 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
 
+	"github.com/dagctl/dagctl/internal/child"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -102,19 +102,45 @@ func (f *files) probe(name string) error {
 
 // roomLeft returns an error if the folder's file system is full, or about to be.
 func (f *files) roomLeft() error {
+	free, total, err := f.room()
+	if err != nil || total == 0 {
+		return err
+	}
+	return f.lacks(free, min(leastFree, total/leastPart))
+}
+
+// room returns the free bytes of the folder's file system and all that it has; 0, if it does not say.
+func (f *files) room() (free, total uint64, err error) {
 	var stat unix.Statfs_t
 	if err := unix.Fstatfs(int(f.top.Fd()), &stat); err != nil {
-		return &fs.PathError{Op: "statfs", Path: f.root.Name(), Err: err}
-	}
-	if stat.Blocks == 0 {
-		return nil // it does not say
+		return 0, 0, &fs.PathError{Op: "statfs", Path: f.root.Name(), Err: err}
 	}
 	block := uint64(stat.Bsize)
-	total, free := uint64(stat.Blocks)*block, uint64(stat.Bavail)*block
-	if least := min(leastFree, total/leastPart); free < least {
-		return fmt.Errorf("%s has %d bytes left, and needs %d: %w", f.root.Name(), free, least, unix.ENOSPC)
+	return uint64(stat.Bavail) * block, uint64(stat.Blocks) * block, nil
+}
+
+// lacks returns an error if less is free than has to be.
+func (f *files) lacks(free, least uint64) error {
+	if free >= least {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s has %d bytes left, and needs %d: %w", f.root.Name(), free, least, unix.ENOSPC)
+}
+
+// Room returns how many bytes are free in the file system of the folder and how many it has in all; 0, if it does not
+// say.
+func (s *Storage) Room() (free, total uint64, err error) { return s.files.room() }
+
+// Fits returns an *Unusable if less is free in the file system of the folder than has to be.
+func (s *Storage) Fits(least uint64) error {
+	free, total, err := s.files.room()
+	if err == nil && total > 0 {
+		err = s.files.lacks(free, least)
+	}
+	if err == nil {
+		return nil
+	}
+	return unusable(err)
 }
 
 func (b *bucket) probe(ctx context.Context, name string) error {
@@ -170,14 +196,36 @@ func MayBeUnusable(err error) bool {
 		}
 	}
 
-	text := strings.ToLower(fault.Text(err))
-	for _, is := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EACCES, unix.EIO} {
-		if strings.Contains(text, is.Error()) {
-			return true
-		}
-	}
-	return false
+	return child.SaidIn(fault.Text(err), unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EACCES, unix.EIO) != nil
 }
+
+// NotWritten returns the reason for which a file system took nothing that was written, whatever the task was; empty: it
+// was not that, or it was not the storage's file system. room: it had too little of it.
+func NotWritten(err error) (reason string, room bool) {
+	var other elsewhere
+	switch {
+	case errors.As(err, &other):
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return reasonFull, true
+	case errors.Is(err, unix.EROFS):
+		return reasonReadOnly, false
+	case errors.Is(err, unix.EIO):
+		return reasonBroken, false
+	}
+	return "", false
+}
+
+// Elsewhere marks the error of a file system that is none of the storage's.
+func Elsewhere(err error) error {
+	if err == nil {
+		return nil
+	}
+	return elsewhere{err}
+}
+
+type elsewhere struct{ error }
+
+func (e elsewhere) Unwrap() error { return e.error }
 
 // bucketAway returns the reason for which a bucket cannot be used, given how it answered a request; empty: it can.
 func bucketAway(code string, status int) string {

@@ -85,7 +85,7 @@ func (a *API) sparing(
 ) func(http.ResponseWriter, *http.Request, authz.Capability) error {
 	return func(w http.ResponseWriter, r *http.Request, c authz.Capability) error {
 		err := handle(w, r, c)
-		return cmp.Or(a.dispatcher.Spared(r.Context(), err), err)
+		return cmp.Or(a.dispatcher.Spared(r.Context(), c.TaskID, err), err)
 	}
 }
 

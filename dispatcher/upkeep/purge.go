@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -153,8 +154,7 @@ func lockedForPurge(
 		return nil, err
 	}
 	if len(gone) == 0 {
-		return nil, fault.New(fault.NotFound, "there is no such partition").
-			WithHint("`dagctl datasets partitions` lists those there are")
+		return nil, nothingToPurge(ctx, tx, org, scope)
 	}
 
 	for _, name := range dagsOf(gone) {
@@ -163,6 +163,23 @@ func lockedForPurge(
 		}
 	}
 	return gone, nil
+}
+
+// nothingToPurge is the error of a purge of what is not there. The server may have been killed between a former purge
+// and the removal of its bytes: whoever purges again learns of it.
+func nothingToPurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, scope registry.PurgeScope) error {
+	left, err := registry.LeftOfPurges(ctx, tx, org, scope)
+	switch {
+	case err != nil:
+		return err
+	case left > 0:
+		return fault.New(fault.NotFound, "there is no such partition any more, but bytes of %s, purged "+
+			"before, are still there", plural.Of(left, "partition")).
+			WithHint("nobody can read them through dagctl; the server removes them within the hour, and `dagctl gc` " +
+				"at once")
+	}
+	return fault.New(fault.NotFound, "there is no such partition").
+		WithHint("`dagctl datasets partitions` lists those there are")
 }
 
 // refuseWhileRunning returns an error if a task is at work on the data: it has read the data, and would write what it

@@ -164,9 +164,16 @@ func TestPurgeBesideAReaderOfTheView(t *testing.T) {
 	require.Contains(t, done.Left, "view data_acme.letters_made is locked by")
 	require.Empty(t, w.Read("letters_made"))
 	require.Equal(t, before, tables())
+	_, err = purge(w, "letters_made", upkeep.PurgeRequest{BreakWindow: true})
+	require.ErrorContains(t, err, "bytes of 2 partitions, purged before, are still there")
+	_, err = purge(w, "letters_made", upkeep.PurgeRequest{From: "2024-01-02", To: "2024-01-09", BreakWindow: true})
+	require.ErrorContains(t, err, "bytes of 1 partition, purged before, are still there")
 
 	require.NoError(t, reader.Rollback(t.Context()))
 	require.NoError(t, w.D.Upkeep.RemoveMarked(t.Context(), w.Caller.OrgID, time.Now()))
+	_, err = purge(w, "letters_made", upkeep.PurgeRequest{BreakWindow: true})
+	require.ErrorContains(t, err, "there is no such partition")
+	require.NotContains(t, err.Error(), "purged before")
 	require.Equal(t, before-1, tables(), "gc goes on")
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/child"
@@ -193,5 +194,20 @@ func failureOf(err error) *engine.Failure {
 	if errors.As(err, &known) {
 		f.Lasting = f.Lasting || known.Kind == fault.Invalid
 	}
+	_ = errors.As(systemError(err), &f.System)
 	return f
+}
+
+// systemError returns what the system said of a file that the engine could not write; nil: nothing, or it was none of
+// that. DuckDB has it in the text of its errors of files, where no statement can put anything else.
+func systemError(err error) error {
+	for _, is := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
+		if errors.Is(err, is) {
+			return is
+		}
+	}
+	if !duck.OfFile(err) {
+		return nil
+	}
+	return child.SaidIn(err.Error(), syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO)
 }

@@ -248,6 +248,12 @@ func OfStatement(err error) bool {
 	return errors.As(err, &e) && e.Type != duckdb.ErrorTypeIO && e.Type != duckdb.ErrorTypeInterrupt
 }
 
+// OfFile reports whether err is an error of DuckDB about a file.
+func OfFile(err error) bool {
+	var e *duckdb.Error
+	return errors.As(err, &e) && e.Type == duckdb.ErrorTypeIO
+}
+
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/internal/clock"
 )
 
 // RequestIDHeader carries the id of a request in both directions.
@@ -38,6 +40,8 @@ func (a *API) withRequestID(next http.Handler) http.Handler {
 			id = uuid.Must(uuid.NewV7()).String()
 		}
 		w.Header().Set(RequestIDHeader, id)
+		// The date is the database's, by which everything is dated that answers tell of.
+		w.Header().Set("Date", clock.Now().UTC().Format(http.TimeFormat))
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
 	})
 }

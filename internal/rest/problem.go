@@ -144,14 +144,20 @@ func (e *retryError) Unwrap() error { return e.error }
 
 // problem returns the problem of an error, and logs the error if it is the server's fault.
 func (a *API) problem(ctx context.Context, err error) *Problem {
-	p := ProblemOf(err).in(ctx)
+	p, explained := ProblemOf(err).in(ctx), false
+	if p.Status >= http.StatusInternalServerError && a.explain != nil {
+		if why := a.explain(ctx, err); why != nil && p.Status == http.StatusInternalServerError {
+			p, explained = ProblemOf(why).in(ctx), true
+		}
+	}
+
 	switch {
 	case clientGone(ctx, err):
 		a.log.LogAttrs(ctx, slog.LevelDebug, "client gone", slog.String("request_id", p.RequestID))
 	case p.Status == http.StatusInternalServerError:
 		a.log.LogAttrs(ctx, slog.LevelError, "request failed", slog.String("request_id", p.RequestID),
 			slog.Any("error", err))
-	case pg.Away(err):
+	case pg.Away(err), explained:
 		a.log.LogAttrs(ctx, slog.LevelWarn, "request could not be served",
 			slog.String("request_id", p.RequestID), slog.Any("error", err))
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// PageError writes what is wrong with an address as a page, for people who follow a link to a page that there is
 	// not. Nil: they get a problem, as programs do.
 	PageError func(w http.ResponseWriter, r *http.Request, p *Problem)
+	// Explain returns what is wrong with the server that makes it fail by an error; nil: it does not know. It is asked
+	// about errors that are not the caller's. Nil: nothing is explained.
+	Explain func(ctx context.Context, err error) error
 }
 
 // API is a set of routes.
@@ -54,6 +57,7 @@ type API struct {
 	grace   time.Duration
 
 	pageError func(w http.ResponseWriter, r *http.Request, p *Problem)
+	explain   func(ctx context.Context, err error) error
 
 	document func() (openAPI, error) // encoded at the first request, when every route is registered
 }
@@ -71,6 +75,7 @@ func New(cfg Config) (*API, error) {
 		grace:   grace,
 
 		pageError: cfg.PageError,
+		explain:   cfg.Explain,
 	}
 
 	hc := huma.DefaultConfig("dagctl", cmp.Or(cfg.Version, "dev"))

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 )
 
@@ -471,4 +472,13 @@ func TestSecurityHeaders(t *testing.T) {
 	require.Equal(t, "DENY", h.Get("X-Frame-Options"))
 	require.Equal(t, "no-store", h.Get("Cache-Control"))
 	require.Equal(t, "default-src 'none'; frame-ancestors 'none'", h.Get("Content-Security-Policy"))
+}
+
+// The date of an answer is that of the clock by which its content is dated.
+func TestAnswersAreDated(t *testing.T) {
+	t.Parallel()
+	api, _ := newTestAPI(t, Config{})
+	date, err := http.ParseTime(send(api, "GET", "/nowhere", "").Header().Get("Date"))
+	require.NoError(t, err)
+	require.WithinDuration(t, clock.Now(), date, time.Minute)
 }

@@ -112,7 +112,7 @@ func (f *folder) close() { _ = f.root.Close() }
 
 // failed says what could not be done.
 func (f *folder) failed(what, name string, err error) error {
-	said := fault.New(fault.Unavailable, "%s %s: %w", what, path.Join(f.shown, name), err)
+	said := fault.New(fault.Unavailable, "%s %s: %w", what, path.Join(f.shown, name), operators.Elsewhere(err))
 	var refused *fs.PathError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

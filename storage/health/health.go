@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +37,7 @@ type Config struct {
 
 	Server   string        // the name of this process, for others that use the storage; empty: there are no others
 	Patience time.Duration // see patience, the default
+	Shortage time.Duration // how long too little room for a task lasts at most; default: see shortFor
 }
 
 // Health is the state of a storage. The nil *Health is that of one that is always well.
@@ -45,8 +47,9 @@ type Health struct {
 	failedLooks prometheus.Counter
 	spared      prometheus.Counter
 
-	looking sync.Mutex // one look at a time
-	busy    chan error // gets the end of a probe that is under way; held with looking
+	looking sync.Mutex    // one look at a time
+	busy    chan error    // gets the end of a probe that is under way; held with looking
+	news    chan struct{} // for Run: the reason has changed
 
 	// for the probe alone
 	id    string          // of the installation, once the storage has carried it
@@ -58,6 +61,7 @@ type Health struct {
 	until  string // as in storage.Unusable
 	since  time.Time
 	turn   int // number of the last look that began
+	short  shortage
 }
 
 // notLooked is the reason of a storage that nobody has looked at.
@@ -70,7 +74,8 @@ func New(c Config) (*Health, error) {
 	}
 	c.Log, c.Every, c.Patience = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Every, illEvery), cmp.Or(c.Patience, patience)
 
-	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{}}
+	h := &Health{Config: c, reason: notLooked, since: time.Now(), met: map[string]bool{},
+		news: make(chan struct{}, 1), short: shortage{met: map[uuid.UUID]meeting{}}}
 	h.usable = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dagctl_storage_usable",
 		Help: "1 if this server can use its storage, 0 if it takes no tasks because it cannot."}, func() float64 {
 		if h.Reason() == "" {
@@ -120,23 +125,47 @@ func (h *Health) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-h.news: // somebody else's look says how often to look now
 		case <-time.After(every):
 			h.Look(ctx)
 		}
 	}
 }
 
-// Explains returns the reason for which the storage, and not the task, is to blame for an error, or an empty text.
-func (h *Health) Explains(ctx context.Context, err error) (reason string) {
+// Explains returns the reason for which the storage, and not the task, is to blame for an error of the task. Otherwise
+// the reason is empty, and the task fails: by tooOften if that is an error, because it has been spared too often.
+func (h *Health) Explains(ctx context.Context, task uuid.UUID, err error) (reason string, tooOften error) {
 	if h == nil || err == nil || !storage.MayBeUnusable(err) {
-		return ""
+		return "", nil
 	}
-	reason = h.Look(ctx)
-	var met *storage.Unusable
-	if reason == "" && errors.As(err, &met) { // it answers again
-		reason = met.Reason
+	if reason = h.Look(ctx); reason != "" {
+		return reason, nil
 	}
-	return reason
+	if met := (*storage.Unusable)(nil); errors.As(err, &met) { // it answers again
+		return met.Reason, nil
+	}
+	if reason, room := storage.NotWritten(err); reason != "" {
+		return h.again(ctx, task, reason, room, err)
+	}
+	return "", nil
+}
+
+// Answer returns what a request is answered that failed by an error, if that is the storage's; nil: it is not, or the
+// error says it already. In any case the storage is looked at.
+func (h *Health) Answer(ctx context.Context, err error) error {
+	if h == nil || err == nil || !storage.MayBeUnusable(err) {
+		return nil
+	}
+	reason := h.Look(ctx)
+	if reason == "" {
+		reason, _ = storage.NotWritten(err)
+	}
+	if reason == "" {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "this server cannot use its storage: %s", reason).
+		WithHint("whoever runs the server has to mend it: docs/operations.md, When the storage cannot be used; then " +
+			"the same works again")
 }
 
 // Spared counts an attempt that failed because of the storage and does not count as failed.
@@ -182,6 +211,9 @@ func (h *Health) look(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 			defer cancel()
 			err := h.Storage.Probe(ctx)
+			if err == nil {
+				err = h.fits(time.Now())
+			}
 			if err == nil {
 				err = h.compare(ctx)
 			}
@@ -235,6 +267,10 @@ func (h *Health) found(err error) {
 		h.Log.Error("the storage cannot be used: this server takes no tasks", said...)
 	case before != notLooked:
 		h.Log.Info("the storage can be used again", "after", time.Since(since).Round(time.Second).String())
+	}
+	select {
+	case h.news <- struct{}{}:
+	default:
 	}
 	if h.Changed != nil {
 		h.Changed()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -73,16 +74,16 @@ func TestAFullDiskIsSaidOnceAndOver(t *testing.T) {
 	full := filepath.Join(root, "full")
 	err := os.WriteFile(full, make([]byte, 8<<20), 0o600)
 	require.ErrorIs(t, err, unix.ENOSPC)
-	require.Empty(t, k.Explains(t.Context(), errors.New("division by zero")), "no error of a disk")
-	require.Equal(t, "the storage is full", k.Explains(t.Context(), fmt.Errorf("write: %w", err)))
+	require.Empty(t, explains(t, k, errors.New("division by zero")), "no error of a disk")
+	require.Equal(t, "the storage is full", explains(t, k, fmt.Errorf("write: %w", err)))
 	require.Equal(t, "the storage is full",
-		k.Explains(t.Context(), errors.New(`IO Error: could not write "x.parquet": No space left on device`)))
+		explains(t, k, errors.New(`IO Error: could not write "x.parquet": No space left on device`)))
 	require.Equal(t, 1, strings.Count(k.log.String(), "the storage cannot be used"))
 	require.Contains(t, k.log.String(), root, "the log names the folder")
 	require.NotContains(t, k.Reason(), root, "and what everybody may read does not")
 
 	require.NoError(t, os.Remove(full))
-	require.Empty(t, k.Explains(t.Context(), err), "there is room again: the task may need more than there is")
+	require.Empty(t, k.Look(t.Context()))
 	require.Equal(t, 1, strings.Count(k.log.String(), "the storage can be used again"))
 	require.Equal(t, 3, k.changes)
 	figures := prometheus.NewRegistry()
@@ -95,6 +96,14 @@ func TestAFullDiskIsSaidOnceAndOver(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(root, ".probe-*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// explains returns what the storage has to do with an error of some task.
+func explains(t *testing.T, k *kept, err error) string {
+	t.Helper()
+	reason, tooOften := k.Explains(t.Context(), uuid.New(), err)
+	require.NoError(t, tooOften)
+	return reason
 }
 
 func TestAReadOnlyFolder(t *testing.T) {
@@ -128,9 +137,30 @@ func TestABucketThatIsAway(t *testing.T) {
 	_, err := k.storage.Marker(t.Context())
 	require.Error(t, err)
 	srv.Restart()
-	require.Equal(t, "the storage does not answer", k.Explains(t.Context(), err),
+	require.Equal(t, "the storage does not answer", explains(t, k, err),
 		"an outage that is over by now is none of the task's")
 	require.Empty(t, k.Reason())
+}
+
+// Once a task or a request has met an outage, its end is found soon, and not when the next look was due before.
+func TestAnOutageThatOthersFoundIsWatched(t *testing.T) {
+	t.Parallel()
+	root := small(t)
+	k := keep(t, database(t), storage.Config{Root: root})
+	k.Every = time.Millisecond
+	require.Empty(t, k.Look(t.Context()))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- k.Run(ctx) }()
+
+	require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	require.Equal(t, "the storage can only be read", k.Look(t.Context()))
+	began := time.Now()
+	require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, ""))
+	require.Eventually(t, func() bool { return k.Reason() == "" }, time.Minute, time.Millisecond)
+	require.Less(t, time.Since(began), 20*time.Second, "the next look at a storage that is well is due after thirty")
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // Many who meet an outage at once look once or twice, not each by itself.
@@ -139,7 +169,7 @@ func TestLooksAreShared(t *testing.T) {
 	k := keep(t, database(t), storage.Config{Root: t.TempDir()})
 	var group sync.WaitGroup
 	for range 50 {
-		group.Go(func() { k.Explains(t.Context(), unix.ENOSPC) })
+		group.Go(func() { k.Explains(t.Context(), uuid.New(), unix.EACCES) })
 	}
 	group.Wait()
 	require.Empty(t, k.Reason())

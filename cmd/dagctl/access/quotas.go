@@ -3,7 +3,6 @@ package access
 import (
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -95,7 +94,7 @@ What needs more of a full quota waits or is refused; docs/operations.md says whi
 			}
 
 			return c.Print(usage, func(w io.Writer) {
-				style, now := c.Style(c.Out), time.Now()
+				style, now := c.Style(c.Out), c.Now()
 				t := cli.Table{Style: style, Header: []string{"QUOTA", "USED", "MOST", "SINCE"}}
 				for _, u := range usage.Items {
 					most := ""

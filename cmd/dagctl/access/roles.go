@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +70,7 @@ func rolesListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(roles, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{"ROLE", "NAME", "TOKENS", "USERS", "CREATED"}}
 				for _, r := range roles {
 					t.Add("role:"+r.Slug, cli.OneLine(r.Name, 60), fmt.Sprint(r.Tokens), fmt.Sprint(r.Users),

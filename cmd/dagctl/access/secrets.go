@@ -186,7 +186,7 @@ func secretsListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeSecrets(c *cli.CLI, w io.Writer, secrets []authz.Secret) {
-	now, old, missing := time.Now(), 0, 0
+	now, old, missing := c.Now(), 0, 0
 	t := cli.Table{Style: c.Style(c.Out),
 		Header: []string{"NAME", "JOBS", "HOSTS", "PROGRAMS", "SET", "PREVIOUS UNTIL"}}
 	for _, s := range secrets {

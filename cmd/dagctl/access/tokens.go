@@ -144,7 +144,7 @@ func tokensListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(tokens, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"NAME", "KIND", "ROLE", "ORG ROLES", "RUNTIMES", "OPERATORS", "BY", "CREATED", "USED", "EXPIRES",
 					"REVOKED",

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -124,7 +123,7 @@ func trustListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(rules, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{"NAME", "KIND", "ISSUER", "CLAIMS", "ROLE",
 					"ORG ROLES", "BY", "CREATED"}}
 				for _, r := range rules {

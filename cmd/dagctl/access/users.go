@@ -58,7 +58,7 @@ func usersListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeUsers(c *cli.CLI, w io.Writer, users []identity.User) {
-	now := time.Now()
+	now := c.Now()
 	t := cli.Table{Style: c.Style(c.Out), Header: []string{"EMAIL", "NAME", "STATE", "ROLE", "ORG ROLES", "ISSUER",
 		"SEEN",
 		"SESSIONS", "ID"}}
@@ -240,7 +240,7 @@ func warnOfTokens(cmd *cobra.Command, c *cli.CLI, api *cli.Client, user string) 
 		return err
 	}
 	for _, t := range tokens {
-		if t.CreatedBy == "user:"+u.ID.String() && t.RevokedAt == nil && t.ExpiresAt.After(time.Now()) {
+		if t.CreatedBy == "user:"+u.ID.String() && t.RevokedAt == nil && t.ExpiresAt.After(c.Now()) {
 			fmt.Fprintf(c.Err,
 				"Token %s, which the user created, still works: `dagctl tokens revoke %[1]s` ends it.\n", t.Name)
 		}

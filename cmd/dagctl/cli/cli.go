@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,29 @@ type CLI struct {
 	Target  string
 	Output  string
 	DataDir string
+
+	ahead atomic.Int64 // nanoseconds by which the server's clock is ahead of this machine's
 }
+
+// Now returns the time by the clock of the server that has answered last, and by this machine's before: whether
+// something was made four minutes ago is a question of the clock that dated it.
+func (c *CLI) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// setClock notes the date of an answer to a request that was sent and answered at these times of this machine. A date
+// has whole seconds.
+func (c *CLI) setClock(date, before, after time.Time) {
+	ahead := time.Duration(0)
+	switch {
+	case date.After(after.Add(clocksDiffer)):
+		ahead = date.Sub(after)
+	case date.Before(before.Add(-clocksDiffer)):
+		ahead = date.Sub(before)
+	}
+	c.ahead.Store(int64(ahead))
+}
+
+// clocksDiffer is how far clocks are apart that differ.
+const clocksDiffer = 2 * time.Second
 
 // AddFlags adds the flags that every command has to the root command, and refuses a wrong --output and an argument
 // without text before any of them runs.

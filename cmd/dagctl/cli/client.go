@@ -24,8 +24,9 @@ type Client struct {
 	Target Target
 	http   *http.Client
 	header http.Header
-	warn   func(until time.Time) // told when the token ends; nil: nobody is told
-	waits  bool                  // sends a call again that the server answered with 429
+	warn   func(until time.Time)                         // told when the token ends; nil: nobody is told
+	dated  func(date time.Time, before, after time.Time) // told the date of each answer; nil: nobody is told
+	waits  bool                                          // sends a call again that the server answered with 429
 
 	explains bool // says which name was meant where there is none: see explain
 }
@@ -41,7 +42,7 @@ func (c *CLI) Connect() (*Client, error) {
 		fmt.Fprintln(c.Err, c.Style(c.Err).Dim(fmt.Sprintf("Target %s · %s", t.Name, t.URL)))
 	}
 	client := NewClient(t)
-	client.explains = true
+	client.explains, client.dated = true, c.setClock
 	var once sync.Once
 	if strings.HasPrefix(t.Token, "dagctl_user_") { // use prolongs sessions, and tokens of pipelines are short-lived
 		client.warn = func(until time.Time) { once.Do(func() { c.warnOfEnd(until) }) }
@@ -54,7 +55,7 @@ const endsSoon = 7 * 24 * time.Hour
 
 // warnOfEnd says that the token ends soon, if it does.
 func (c *CLI) warnOfEnd(until time.Time) {
-	left := time.Until(until)
+	left := until.Sub(c.Now())
 	if left > endsSoon {
 		return
 	}
@@ -157,7 +158,7 @@ func (c *Client) try(ctx context.Context, method, path, contentType string, cont
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)
 	}
-	response, err := c.http.Do(request)
+	response, err := c.send(request)
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
@@ -189,6 +190,19 @@ func (c *Client) try(ctx context.Context, method, path, contentType string, cont
 			WithHint("check that %s is a dagctl server of this version", c.Target.URL)
 	}
 	return 0, nil
+}
+
+// send sends a request, and notes what time it is for the server.
+func (c *Client) send(request *http.Request) (*http.Response, error) {
+	before := time.Now()
+	response, err := c.http.Do(request)
+	if err != nil || c.dated == nil {
+		return response, err
+	}
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		c.dated(date, before, time.Now())
+	}
+	return response, nil
 }
 
 // waitOf returns how long a caller is to wait who sent too much; zero: the status is another one.

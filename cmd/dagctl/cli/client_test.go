@@ -77,3 +77,24 @@ func TestASilentServerIsNamedWithoutWordsOfTheLanguage(t *testing.T) {
 	require.EqualError(t, err, s.URL+" has not answered within 10ms")
 	require.Equal(t, ExitServer, ExitCode(err))
 }
+
+// A laptop whose clock is wrong says how long ago something was by the server's.
+func TestTheServersClockCounts(t *testing.T) {
+	t.Parallel()
+	var ahead time.Duration
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(ahead).UTC().Format(http.TimeFormat))
+	}))
+	t.Cleanup(server.Close)
+	c := &CLI{Environment: Environment{Out: io.Discard, Err: io.Discard, Getenv: func(string) string { return "" }},
+		Target: server.URL, Output: "json"}
+	client, err := c.Connect()
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), c.Now(), time.Minute)
+
+	for _, ahead = range []time.Duration{5 * time.Hour, -5 * time.Hour, 0} {
+		require.NoError(t, client.Get(t.Context(), "/v1/things", nil, nil))
+		require.WithinDuration(t, time.Now().Add(ahead), c.Now(), time.Minute)
+	}
+	require.Zero(t, c.ahead.Load(), "clocks that agree need no help")
+}

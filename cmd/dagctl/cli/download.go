@@ -70,7 +70,7 @@ func (c *Client) tryDownload(
 		request.Header.Set("Content-Type", "application/json")
 	}
 
-	response, err := c.http.Do(request)
+	response, err := c.send(request)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, 0, ctx.Err()

@@ -52,6 +52,20 @@ func (f Follower) Do(ctx context.Context, ask func() error) error {
 	}
 }
 
+// How long a command pauses between two looks at what it follows.
+const shortestPause, longestPause = 300 * time.Millisecond, 5 * time.Second
+
+// Pause waits before the next look; asked is when the last one began.
+func (f Follower) Pause(ctx context.Context, asked time.Time) error {
+	return Sleep(ctx, pauseAfter(time.Since(asked)))
+}
+
+// pauseAfter returns how long to pause after a look that took some time. The longer the answer took, the more it cost
+// the server, and the later the next look. An answer that took very long was held up by something else.
+func pauseAfter(took time.Duration) time.Duration {
+	return min(max(shortestPause, 4*took), longestPause)
+}
+
 // unavailable reports whether a server cannot be reached, or cannot answer for now.
 func unavailable(err error) bool {
 	var classified *fault.Error

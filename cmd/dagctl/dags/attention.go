@@ -28,7 +28,7 @@ be promoted: the most urgent first, with its owner and since when. The home page
 			if err := api.Get(cmd.Context(), "/v1/attention", nil, &found); err != nil {
 				return err
 			}
-			return c.Print(found, func(w io.Writer) { writeAttention(c, w, found, time.Now()) })
+			return c.Print(found, func(w io.Writer) { writeAttention(c, w, found, c.Now()) })
 		},
 	}
 }

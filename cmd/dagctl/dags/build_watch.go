@@ -327,7 +327,7 @@ func (b *buildWatch) wait(
 		}
 
 		v = detail.Version
-		b.show(detail, time.Now())
+		b.show(detail, b.c.Now())
 		switch {
 		case v.Status == registry.Active, v.Status == registry.Ready && !activate:
 			return v, nil
@@ -341,8 +341,7 @@ func (b *buildWatch) wait(
 				WithHint("`dagctl status %s` shows what failed; live data was not touched", v.DAG)
 		}
 
-		// The longer the answer took, the more it cost the server, and the later the next look.
-		if err := cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked))); err != nil {
+		if err := follow.Pause(ctx, asked); err != nil {
 			return v, err
 		}
 	}

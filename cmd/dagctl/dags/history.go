@@ -31,7 +31,7 @@ func HistoryCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(versions, func(w io.Writer) {
-				style, now := c.Style(c.Out), time.Now()
+				style, now := c.Style(c.Out), c.Now()
 				t := cli.Table{Style: style, Header: []string{
 					"VERSION", "STATUS", "HASH", "DEPLOYED", "BY", "SERVED", "INSTANT UNTIL", "SOURCE", "ERROR",
 				}, Paint: map[int]func(string) string{1: style.Status}}

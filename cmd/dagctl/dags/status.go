@@ -91,7 +91,7 @@ func showDAGs(ctx context.Context, c *cli.CLI, api *cli.Client, page cli.Page) e
 			fmt.Fprintln(w, "No DAGs yet. `dagctl deploy FILE` creates the first one.")
 			return
 		}
-		style, now := c.Style(c.Out), time.Now()
+		style, now := c.Style(c.Out), c.Now()
 		t := cli.Table{Style: style, Header: []string{
 			"DAG", "ACTIVE", "BUILDING", "FAILED", "QUEUED", "RUNNING", "RETRYING", "DEAD", "WITHHELD",
 			"FRESH", "PAUSED",
@@ -129,7 +129,7 @@ func writePressure(c *cli.CLI, w io.Writer, p pressure.Pressure) {
 		if q.On() {
 			fmt.Fprintf(w, "%s %s: sources, backfills and builds of DAGs with jobs of runtime %s wait, because %d "+
 				"tasks are queued\n\n",
-				c.Style(c.Out).Busy("Backpressure"), cli.Ago(q.Since, time.Now()), q.Runtime, q.Queued)
+				c.Style(c.Out).Busy("Backpressure"), cli.Ago(q.Since, c.Now()), q.Runtime, q.Queued)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func writeLate(c *cli.CLI, w io.Writer, late []registry.Dataset) {
 	fmt.Fprintln(w)
 	t := cli.Table{Style: c.Style(c.Out), Header: []string{"LATE DATASET", "MADE BY", "WHAT", "UPDATED"}}
 	for _, d := range late {
-		t.Add(d.Name, d.DAG+"/"+d.Job, datasets.LateSince(d.Late, time.Now()), cli.Ago(d.UpdatedAt, time.Now()))
+		t.Add(d.Name, d.DAG+"/"+d.Job, datasets.LateSince(d.Late, c.Now()), cli.Ago(d.UpdatedAt, c.Now()))
 	}
 	t.Write(w)
 }
@@ -180,7 +180,7 @@ func showDAG(ctx context.Context, c *cli.CLI, api *cli.Client, name string) erro
 		}
 	}
 	return c.Print(d, func(w io.Writer) {
-		style, now := c.Style(c.Out), time.Now()
+		style, now := c.Style(c.Out), c.Now()
 		fmt.Fprintf(w, "%s  active %s  building %s  fresh %s\n", style.Bold(d.Name), orDash(versionName(d.Active)),
 			orDash(versionName(d.Building)), orDash(fresh(d.DAGStatus, now)))
 		for _, b := range d.Blocked {
@@ -274,7 +274,7 @@ func SourcesCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeSources(c *cli.CLI, w io.Writer, sources []views.SourceStatus) {
-	style, now := c.Style(c.Out), time.Now()
+	style, now := c.Style(c.Out), c.Now()
 	t := cli.Table{
 		Style: style, Header: []string{"SOURCE", "KIND", "STATE", "LAST", "NEXT", "ERROR"},
 		Paint: map[int]func(string) string{2: style.Status},

@@ -76,7 +76,7 @@ func datasetsListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(datasets, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"DATASET", "MADE BY", "PARTITIONS", "ROWS", "SIZE", "UPDATED", "LATE", "TAGS", "DESCRIPTION",
 				}}
@@ -212,7 +212,7 @@ func datasetsVersionsCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(generations, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"", "DATASET VERSION", "SINCE", "STORAGE", "PARTITIONS", "ROWS", "SIZE", "CREATED",
 					"COLUMNS CHANGED",

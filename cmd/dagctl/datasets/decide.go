@@ -3,7 +3,6 @@ package datasets
 import (
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -65,7 +64,7 @@ func writeWithheld(c *cli.CLI, w io.Writer, list []registry.Withheld) {
 		return
 	}
 	fmt.Fprintln(w)
-	style, now := c.Style(w), time.Now()
+	style, now := c.Style(w), c.Now()
 	t := cli.Table{
 		Style: style, Header: []string{"WITHHELD", "REVISION", "STATE", "OF", "ROWS", "MADE", "CHECKS"},
 		Paint: map[int]func(string) string{2: style.Status},

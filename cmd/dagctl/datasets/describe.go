@@ -46,7 +46,7 @@ type described struct {
 
 // writeDataset writes what is known about a dataset.
 func writeDataset(c *cli.CLI, w io.Writer, d described) {
-	style, now := c.Style(c.Out), time.Now()
+	style, now := c.Style(c.Out), c.Now()
 	field := func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-12s %s\n", name, value)

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +49,7 @@ func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(partitions, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"PARTITION", "REVISION", "ROWS", "SIZE", "MADE", "TASK",
 				}}
@@ -87,7 +86,7 @@ func printStates(ctx context.Context, c *cli.CLI, api *cli.Client, name string, 
 		return err
 	}
 	return c.Print(cells, func(w io.Writer) {
-		now, style := time.Now(), c.Style(c.Out)
+		now, style := c.Now(), c.Style(c.Out)
 		t := cli.Table{Style: style, Header: []string{"PARTITION", "STATE", "REVISION", "ROWS", "SIZE", "MADE", "TASK"},
 			Paint: map[int]func(string) string{1: style.Status}}
 		for _, cell := range cells {

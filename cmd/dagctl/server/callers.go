@@ -48,7 +48,8 @@ func (a *App) newAPI(cfg Config, dev *authz.Dev) (*authz.API, error) {
 
 	tokens := authz.NewTokens(a.pool)
 	return authz.NewAPI(authz.Config{
-		REST:           rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics},
+		REST: rest.Config{Version: cli.Version(), Logger: a.log, Metrics: a.Metrics,
+			Explain: a.health.Answer},
 		Authenticators: append([]authz.Authenticator{tokens}, a.identity.Authenticators()...), Dev: dev,
 		Limiter: callers, Quotas: a.quotas, Turns: a.turns, Failures: failures, Refusals: a.refusals,
 		Workers: tokens, WorkerLimiter: workers, Signer: a.signer,

@@ -178,7 +178,7 @@ func backfillCancelCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeBackfills(c *cli.CLI, w io.Writer, found []control.Backfill) {
-	style, now := c.Style(w), time.Now()
+	style, now := c.Style(w), c.Now()
 	t := cli.Table{Style: style, Header: []string{
 		"BACKFILL", "JOB", "PARTITIONS", "STATUS", "DONE", "OPEN", "LEFT", "SKIPPED", "FAILED", "BY", "STARTED",
 		"REASON",

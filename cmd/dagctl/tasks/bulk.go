@@ -326,7 +326,7 @@ func actOnMany(ctx context.Context, c *cli.CLI, api *cli.Client, verb string, re
 func bulkPath(id string) string { return "/v1/bulk-actions/" + url.PathEscape(id) }
 
 func writeBulks(c *cli.CLI, w io.Writer, found []control.BulkAction) {
-	style, now := c.Style(w), time.Now()
+	style, now := c.Style(w), c.Now()
 	t := cli.Table{
 		Style: style, Header: []string{"ID", "VERB", "STATUS", "TASKS", "DONE", "REFUSED", "RATE", "BY", "STARTED"},
 		Paint: map[int]func(string) string{2: style.Status},
@@ -390,7 +390,7 @@ func tasksBulkCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeErrorGroups(c *cli.CLI, w io.Writer, groups []views.ErrorGroup) {
-	style, now := c.Style(w), time.Now()
+	style, now := c.Style(w), c.Now()
 	t := cli.Table{
 		Style: style, Header: []string{"GROUP", "TASKS", "FIRST", "LAST", "JOBS", "EXAMPLE", "ERROR"},
 		Paint: map[int]func(string) string{6: style.Bad},

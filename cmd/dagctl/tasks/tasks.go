@@ -93,7 +93,7 @@ func tasksListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func writeTasks(c *cli.CLI, w io.Writer, tasks []views.Task) {
-	style, now := c.Style(c.Out), time.Now()
+	style, now := c.Style(c.Out), c.Now()
 	t := cli.Table{Style: style, Header: []string{
 		"ID", "JOB", "PARTITION", "STATUS", "KIND", "ATTEMPT", "CREATED", "TOOK", "ERROR",
 	}, Paint: map[int]func(string) string{3: style.Status}}
@@ -140,7 +140,7 @@ func tasksGetCommand(c *cli.CLI) *cobra.Command {
 
 // writeTask writes a task with its attempts and events.
 func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
-	style, now := c.Style(c.Out), time.Now()
+	style, now := c.Style(c.Out), c.Now()
 	field := func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-14s %s\n", name, value)

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -188,7 +187,7 @@ func timersListCommand(c *cli.CLI) *cobra.Command {
 var timerStatuses = []string{"PENDING", "PROCESSING", "COMPLETED", "FAILED"}
 
 func writeTimers(c *cli.CLI, w io.Writer, found []timers.Timer) {
-	now := time.Now()
+	now := c.Now()
 	t := cli.Table{Style: c.Style(c.Out), Header: []string{
 		"ID", "JOB", "GROUP", "STATUS", "LOCAL", "ZONE", "IN", "REPEAT", "FIRED", "PROBLEM",
 	}}

@@ -110,7 +110,7 @@ func (w *causedWatch) follow(ctx context.Context, api *cli.Client, path string, 
 			return err
 		}
 		progress.End()
-		w.show(found, time.Now())
+		w.show(found, w.c.Now())
 		if !found.Open {
 			w.keep(found)
 			return nil
@@ -124,7 +124,7 @@ func (w *causedWatch) follow(ctx context.Context, api *cli.Client, path string, 
 		if found.Until != nil {
 			query.Set("until", found.Until.Format(time.RFC3339Nano))
 		}
-		if err := cli.Sleep(ctx, max(300*time.Millisecond, 4*time.Since(asked))); err != nil {
+		if err := again.Pause(ctx, asked); err != nil {
 			return err
 		}
 	}
@@ -178,7 +178,7 @@ func (w *causedWatch) show(found views.Caused, now time.Time) {
 // end prints how all ended, and returns an error where something did not end well.
 func (w *causedWatch) end() error {
 	s := summaryOf(views.Caused{Tasks: w.over, More: w.more})
-	w.print(taskChange{Event: "end", At: time.Now().UTC(), Summary: &s})
+	w.print(taskChange{Event: "end", At: w.c.Now().UTC(), Summary: &s})
 	if !s.well() || w.trouble != "" {
 		return cli.ErrReported
 	}

@@ -45,7 +45,7 @@ func workersListCommand(c *cli.CLI) *cobra.Command {
 			}
 
 			return c.Print(workers, func(w io.Writer) {
-				now := time.Now()
+				now := c.Now()
 				t := cli.Table{Style: c.Style(c.Out), Header: []string{
 					"ID", "STATE", "LEADS", "TASKS", "VERSION", "RUNTIMES", "STARTED", "HEARTBEAT", "DRAINED",
 				}}
