@@ -58,3 +58,18 @@ func TestWhyIsTrueForThoseWhoMayNotReadAnInput(t *testing.T) {
 		require.Equal(t, []string{"published", "canceled"}, dispatchertest.CodesIn(ask(caller, whyNot).Reasons), caller)
 	}
 }
+
+// The page of a job says that it writes no dataset only to those who may know.
+func TestAJobPageDoesNotDenyAHiddenOutput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withPages)
+	w.deployReadings(t, "2026-01-01")
+	w.lockVault(t)
+	for _, caller := range []string{reader, writer} {
+		page := text(w.page(t, caller, "/dags/vault/jobs/asked"))
+		require.Contains(t, page, "No dataset that you may see.", caller)
+		require.NotContains(t, page, "elsewhere", caller)
+	}
+	require.Contains(t, text(w.page(t, writer, "/dags/readings/jobs/note")), "No dataset: it has an effect elsewhere.")
+	require.NotContains(t, text(w.page(t, reader, "/dags/readings/jobs/note")), "No dataset: it has")
+}
