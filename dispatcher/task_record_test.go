@@ -68,6 +68,14 @@ func TestATasksRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, append(running, "Running Canceled "), steps(100))
 	require.Equal(t, append(running, "Running Canceled "), steps(2))
+
+	// It was made before all else, even where a claim has the time of the transaction that made it.
+	w.Exec(`UPDATE tasks SET created_at = created_at - interval '1 h', started_at = created_at - interval '1 h'
+		WHERE id = $1`, id)
+	w.Exec(`DELETE FROM task_events WHERE task_id = $1`, id)
+	for limit := range 3 {
+		require.Equal(t, []string{" Queued ", "Queued Running "}, steps(limit+1), "in pages of %d", limit+1)
+	}
 }
 
 // Texts that heartbeats bring are steps of the trail: each once, and the first fifty of an attempt.

@@ -49,6 +49,8 @@ const (
 type Reading struct {
 	Name  string // in lower case, like names of datasets
 	Place string // where it is first named, for people
+	// Partitions says which of its partitions the statement reads; nil: it may read all.
+	Partitions *relations.Keys
 }
 
 // RowsRead is the answer to Rows.

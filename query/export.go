@@ -153,7 +153,8 @@ func (x *Export) pin(names []engine.Reading, partitions []string) (err error) {
 			d.Partitions, err = picked(d.Name, d.Partitions, partitions)
 		}
 		if err == nil {
-			x.given, err = x.q.open(x.ctx, x.read.datasets, relations.NamesPartition(x.asker.s.SQL), x.asker.Engine)
+			x.given, err = x.q.open(x.ctx, pruned(x.read.datasets, names), relations.NamesPartition(x.asker.s.SQL),
+				x.asker.Engine)
 		}
 		if err == nil {
 			x.cleanup = append(x.cleanup, func() { _ = release() }) // else the hold ends by itself

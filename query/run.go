@@ -160,7 +160,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		if err != nil {
 			return Answer{}, err
 		}
-		given, err := q.open(ctx, read.datasets, relations.NamesPartition(s.SQL), a.Engine)
+		given, err := q.open(ctx, pruned(read.datasets, names), relations.NamesPartition(s.SQL), a.Engine)
 		if fault.Is(err, fault.Conflict) && try < tries {
 			if err := q.release(ctx, caller, read); err != nil {
 				return Answer{}, err
@@ -349,7 +349,7 @@ func (q *Query) open(
 			return nil, err
 		}
 		list = append(list, relations.Relation{Name: d.Name, Schema: d.Columns, Fill: d.Mixed, Files: files,
-			Keyed: keyed, Keys: storage.KeysOf(d.Partitions, opened)})
+			Alike: alike(d), Keyed: keyed, Keys: storage.KeysOf(d.Partitions, opened)})
 	}
 	return list, nil
 }

@@ -179,6 +179,12 @@ func ShownJob(ctx context.Context, tx pgx.Tx, org, id uuid.UUID) (shown bool, er
 // ReadableJobs.
 func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
 	ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	return amongJobs(ctx, tx, caller, ids, func(args *[]any) string { return HiddenJob(caller, args) })
+}
+
+// amongJobs returns those of some jobs that meet a condition on jobs j; none for callers who read all.
+func amongJobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, ids []uuid.UUID,
+	condition func(args *[]any) string) (map[uuid.UUID]bool, error) {
 	hidden := map[uuid.UUID]bool{}
 	if caller.ReadsAll() || len(ids) == 0 {
 		return hidden, nil
@@ -186,13 +192,21 @@ func (r *Registry) HiddenAmong(ctx context.Context, tx pgx.Tx, caller authz.Call
 
 	args := []any{caller.OrgID, ids}
 	rows, err := tx.Query(ctx, `
-		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+HiddenJob(caller, &args), args...)
+		SELECT j.id FROM jobs j WHERE j.org_id = $1 AND j.id = ANY($2) AND `+condition(&args), args...)
 	if err != nil {
 		return nil, fmt.Errorf("hidden jobs: %w", err)
 	}
 	var id uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&id}, func() error { hidden[id] = true; return nil })
 	return hidden, err
+}
+
+// ClosedAmong returns those of some jobs, by their rows or origins, that make or read what is closed to the caller. Of
+// the others that it may not look into, which make nothing that is published, it knows that they are there, and how
+// their tasks stand.
+func (r *Registry) ClosedAmong(ctx context.Context, tx pgx.Tx, caller authz.Caller,
+	ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	return amongJobs(ctx, tx, caller, ids, func(args *[]any) string { return HiddenMaker(caller, "false", args) })
 }
 
 // HiddenNames returns those of some jobs of DAGs, as DAG/JOB, that the caller may not look into: in the version that

@@ -83,13 +83,18 @@ type Created struct {
 	Timer
 	IsNew bool `json:"created" doc:"False: a timer with this idempotency key existed"`
 
-	taken bool // the key belongs to a timer of another job
+	taken  bool // the key belongs to a timer of another job
+	closed bool // into which the caller may not look
 }
 
 // refused returns why the timer does not stand for the request; nil: it does.
 func (c Created) refused() error {
-	if !c.taken {
+	switch {
+	case !c.taken:
 		return nil
+	case c.closed:
+		return fault.New(fault.Invalid, "idempotency_key %q cannot be used here", c.IdempotencyKey).
+			WithHint("choose another one")
 	}
 	return fault.New(fault.Invalid, "idempotency_key %q belongs to a timer of another job", c.IdempotencyKey)
 }
@@ -118,6 +123,10 @@ func (t *Timers) Create(
 		if out, err = insert(ctx, tx, caller.OrgID, planned, now); err != nil {
 			return err
 		}
+		if err := closeTaken(ctx, tx, caller, out); err != nil {
+			return err
+		}
+
 		faults := make([]error, len(out))
 		for i := range out {
 			faults[i] = out[i].refused()
@@ -135,6 +144,21 @@ func (t *Timers) Create(
 		return nil, fmt.Errorf("create timers: %w", err)
 	}
 	return out, nil
+}
+
+// closeTaken notes which keys belong to timers of jobs that the caller may not look into.
+func closeTaken(ctx context.Context, tx pgx.Tx, caller authz.Caller, out []Created) error {
+	var others []Timer
+	for _, c := range out {
+		if c.taken {
+			others = append(others, c.Timer)
+		}
+	}
+	hidden, err := hiddenJobs(ctx, tx, caller, others)
+	for i, c := range out {
+		out[i].closed = c.taken && hidden[c.DAG+"/"+c.Job]
+	}
+	return err
 }
 
 // plan returns the timers of requests. Its error lists the faults of all of them.

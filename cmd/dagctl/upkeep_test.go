@@ -222,6 +222,38 @@ func TestLostFilesAreNamed(t *testing.T) {
 	read("is missing from the storage", preview, asked, export)
 }
 
+// TestAStatementOpensOnlyThePartitionsThatItReads: a condition on _partition keeps the files of the others closed,
+// which may be gone.
+func TestAStatementOpensOnlyThePartitionsThatItReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	env := w.env(t, reader)
+	require.NoError(t, filepath.WalkDir(w.files, func(path string, _ fs.DirEntry, err error) error {
+		if strings.Contains(path, "2026-01-01") && strings.HasSuffix(path, ".parquet") {
+			return os.Remove(path)
+		}
+		return err
+	}))
+
+	require.NotZero(t, dagctl(t, env, "query", "FROM daily_highest").code)
+	for where, rows := range map[string]string{
+		"_partition = '2026-01-02'":                                "2",
+		"d._partition > '2026-01-01' AND station = 'summit'":       "1",
+		"_partition IN ('2026-01-02', '2026-01-03')":               "2",
+		"_partition BETWEEN '2026-01-02' AND '2026-02'":            "2",
+		"_partition = '2026-01-03'":                                "0",
+		"station = 'summit' AND (_partition LIKE '2026-01-02%')":   "1",
+		"_partition <> '2026-01-01' AND '2026-01-01' < _partition": "2",
+	} {
+		counted := must(t, env, "query", "SELECT count(*) AS n FROM daily_highest AS d WHERE "+where)
+		require.Equal(t, "n\n"+rows, strings.TrimSpace(counted), where)
+	}
+	export := must(t, env, "datasets", "export", "daily_highest", "-o", "-", "--format", "csv", "--where",
+		"_partition = '2026-01-02'")
+	require.Equal(t, 3, strings.Count(export, "\n"), export)
+}
+
 // TestLostFilesOfManualJobs: a rebuild does not begin again what a person began, so people are told to do that.
 func TestLostFilesOfManualJobs(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 // change is a place that differs, with what decides who may know.
 type change struct {
 	place
-	origins []uuid.UUID // whoever may not look into one of them hears nothing
+	origins []uuid.UUID // whoever one of them is closed to hears nothing
 	dataset uuid.UUID   // of kind datasets
 }
 
@@ -121,12 +121,12 @@ func (s *Stream) announceTo(alike []*Listener, changes []change) error {
 		return nil
 	}
 
-	hidden, readable, err := s.mayKnow(alike[0], distinct(origins), distinct(datasets))
+	closed, readable, err := s.mayKnow(alike[0], distinct(origins), distinct(datasets))
 	if err != nil {
 		return err
 	}
 	for _, t := range all {
-		blind := slices.ContainsFunc(t.of.origins, func(id uuid.UUID) bool { return hidden[id] })
+		blind := slices.ContainsFunc(t.of.origins, func(id uuid.UUID) bool { return closed[id] })
 		if t.of.job != "" && len(t.of.origins) == 0 && !t.to.caller.ReadsAll() {
 			blind = true // of a job that nobody knows
 		}
@@ -141,17 +141,17 @@ func (s *Stream) announceTo(alike []*Listener, changes []change) error {
 	return nil
 }
 
-// mayKnow returns which of some origins are hidden from a listener's caller, and the names of the datasets that it may
-// read.
+// mayKnow returns which of some origins make or read what is closed to a listener's caller, and the names of the
+// datasets that it may read. That a job is there, and how it stands, everybody sees: see registry.ClosedAmong.
 func (s *Stream) mayKnow(l *Listener, origins, datasets []uuid.UUID) (
-	hidden map[uuid.UUID]bool, readable map[uuid.UUID]string, err error,
+	closed map[uuid.UUID]bool, readable map[uuid.UUID]string, err error,
 ) {
 	const most = 10 * time.Second
 	ctx, cancel := context.WithTimeout(l.ctx, most)
 	defer cancel()
 	s.Registry.KeepHidden(ctx, l.caller)
 	err = pg.InOrgTx(ctx, s.Requests, l.caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		if hidden, err = s.Registry.HiddenAmong(ctx, tx, l.caller, origins); err != nil || len(datasets) == 0 {
+		if closed, err = s.Registry.ClosedAmong(ctx, tx, l.caller, origins); err != nil || len(datasets) == 0 {
 			return err
 		}
 		readable, err = s.Registry.ReadableNames(ctx, tx, l.caller, datasets)
@@ -160,7 +160,7 @@ func (s *Stream) mayKnow(l *Listener, origins, datasets []uuid.UUID) (
 	if err != nil {
 		return nil, nil, fmt.Errorf("what %s may know of changes: %w", l.caller.Actor, err)
 	}
-	return hidden, readable, nil
+	return closed, readable, nil
 }
 
 // wants reports whether a change passes the listener's filter.

@@ -141,21 +141,25 @@ func TestListenersHearWhatTheyMayKnow(t *testing.T) {
 	elsewhere := listen(t, s, w.Caller, stream.Filter{DAG: "letters"})
 	foreign := listen(t, s, other.Caller, stream.Filter{})
 
-	// A job without a dataset is for those who work on its DAG.
+	// A job without a dataset is in the lists of everybody, as are its tasks.
 	sent := w.Enqueue("send", item)
 	began := time.Now()
 	writer.hears("mail[tasks]")
+	reader.hears("mail[tasks]")
 	require.Less(t, time.Since(began), 2*time.Second)
 	watcher := listen(t, s, w.Caller, stream.Filter{Task: sent[0].ID})
-	blind := listen(t, s, readerOf(w.Tenant, "blind"), stream.Filter{Task: sent[0].ID})
+	guest := listen(t, s, readerOf(w.Tenant, "guest"), stream.Filter{Task: sent[0].ID})
 	claimed := w.Claim(w.D)
 	require.Len(t, claimed, 1)
-	watcher.hears("mail[tasks]")
-	writer.hears("mail[tasks]")
+	hearing := []*ear{watcher, guest, writer, reader}
+	for _, e := range hearing {
+		e.hears("mail[tasks]")
+	}
 	dispatchertest.Execute(t.Context(), w.D, claimed[0])
-	watcher.hears("mail[tasks]")
-	writer.hears("mail[tasks]")
-	for _, e := range []*ear{reader, elsewhere, foreign, blind} {
+	for _, e := range hearing {
+		e.hears("mail[tasks]")
+	}
+	for _, e := range []*ear{elsewhere, foreign} {
 		e.silent(s)
 	}
 
@@ -163,13 +167,13 @@ func TestListenersHearWhatTheyMayKnow(t *testing.T) {
 	reader.hears("mail[tasks]")
 	require.Positive(t, w.Work())
 	reader.hears("mail[tasks]")
-	for _, e := range []*ear{watcher, elsewhere, foreign} {
+	for _, e := range []*ear{watcher, guest, elsewhere, foreign} {
 		e.silent(s)
 	}
 
-	// Pauses of jobs are for those who may look into them, pauses of DAGs for all.
 	w.Pause("mail", "send")
 	writer.hears("mail[pauses]")
+	reader.hears("mail[pauses]")
 	w.Pause("mail", "load")
 	reader.hears("mail[pauses]")
 	w.Pause("mail", "")

@@ -52,7 +52,8 @@ func (vs *Views) TaskEvents(
 }
 
 // taskEvents lists the trail of a task, the newest first. Two events are in the task's own row alone: that it was made,
-// and the beginning of an attempt that runs or has completed. It relies on idx_task_events_task.
+// and the beginning of an attempt that runs or has completed. That it was made is the first of all, whatever the clocks
+// of both said. It relies on idx_task_events_task.
 func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit int) ([]TaskEvent, error) {
 	var began uuid.UUID
 	if t.StartedAt != nil {
@@ -75,8 +76,8 @@ func taskEvents(ctx context.Context, tx pgx.Tx, t Task, before uuid.UUID, limit 
 			SELECT id, created_at, 1, '', 'Queued', coalesce(created_by, 'SYSTEM'), '', NULL FROM task_outlines WHERE id = $1)
 		SELECT id, at, attempt, was, to_status, actor, state, detail
 		FROM trail
-		WHERE $2 = '00000000-0000-0000-0000-000000000000'::uuid OR id < $2
-		ORDER BY id DESC LIMIT $3`, t.ID, before, limit, began)
+		WHERE $2 = '00000000-0000-0000-0000-000000000000'::uuid OR $2 <> $1 AND (id = $1 OR id < $2)
+		ORDER BY id = $1, id DESC LIMIT $3`, t.ID, before, limit, began)
 	if err != nil {
 		return nil, err
 	}

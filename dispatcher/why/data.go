@@ -60,11 +60,14 @@ func (e *explainer) notBrought(ctx context.Context, job *registry.Job, key strin
 	made := false
 	if len(job.Outputs) > 0 {
 		ref := registry.Ref{Version: job.Outputs[0].Generation.Version, Key: key}
-		found, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
+		err := e.decide(ctx, func() error {
+			found, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
+			made = len(found) > 0
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		made = len(found) > 0
 	}
 
 	switch {
@@ -169,25 +172,19 @@ func (e *explainer) checking(
 
 // target explains a partition of a reactive job by the verdict on it.
 func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) ([]Reason, error) {
-	targets := []stale.Target{t}
-	wants, err := e.d.stale.Wants(ctx, e.tx, targets)
+	f, inputs, err := e.verdict(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := e.d.stale.Facts(new(pg.Batch), targets, wants).Get(ctx, e.tx)
-	if err != nil {
-		return nil, err
-	}
-	f := stale.DecideAll(targets, facts)[0]
 
 	r := Reason{Partition: t.Key}
 	switch f.Verdict {
 	case stale.Incomplete:
 		r.Code, r.Trigger = whyWaits, string(t.Job.Def.Trigger)
-		if slices.ContainsFunc(wants[0], func(in stale.InputFacts) bool { return in.Unknown }) {
+		if slices.ContainsFunc(inputs, func(in stale.InputFacts) bool { return in.Unknown }) {
 			r.Detail = "its statement needs the columns of every input"
 		}
-		if r.Because, err = e.conditions(ctx, t.Job, wants[0]); err != nil {
+		if r.Because, err = e.conditions(ctx, t.Job, inputs); err != nil {
 			return nil, err
 		}
 	case stale.Blocked:
@@ -197,7 +194,7 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 			return nil, nil
 		}
 		r.Code, r.Command = whyUpToDate, doneAgain(t.Job)
-		if r.Because, err = e.deadBehind(ctx, t.Job, wants[0]); err != nil {
+		if r.Because, err = e.deadBehind(ctx, t.Job, inputs); err != nil {
 			return nil, err
 		}
 	case stale.Stale:
@@ -217,6 +214,24 @@ func (e *explainer) target(ctx context.Context, t stale.Target, explained bool) 
 
 	r, err = e.about(ctx, t.Job, r)
 	return []Reason{r}, err
+}
+
+// verdict decides on a target, and returns what of each input it decided by.
+func (e *explainer) verdict(ctx context.Context, t stale.Target) (f stale.Finding, in []stale.InputFacts, err error) {
+	targets := []stale.Target{t}
+	err = e.decide(ctx, func() error {
+		wants, err := e.d.stale.Wants(ctx, e.tx, targets)
+		if err != nil {
+			return err
+		}
+		facts, err := e.d.stale.Facts(new(pg.Batch), targets, wants).Get(ctx, e.tx)
+		if err != nil {
+			return err
+		}
+		f, in = stale.DecideAll(targets, facts)[0], wants[0]
+		return nil
+	})
+	return f, in, err
 }
 
 // blocked lists the inputs of a job that cannot be mapped to its partitions any more.
@@ -254,7 +269,15 @@ type workOf struct {
 }
 
 // known finds the tasks that there are, open or ended, for what findings call for.
-func (e *explainer) known(ctx context.Context, findings []stale.Finding) (map[workOf]placed, error) {
+func (e *explainer) known(ctx context.Context, findings []stale.Finding) (found map[workOf]placed, err error) {
+	err = e.decide(ctx, func() error {
+		found, err = e.knownTasks(ctx, findings)
+		return err
+	})
+	return found, err
+}
+
+func (e *explainer) knownTasks(ctx context.Context, findings []stale.Finding) (map[workOf]placed, error) {
 	origins, keys := make([]uuid.UUID, len(findings)), make([]string, len(findings))
 	for i, f := range findings {
 		origins[i], keys[i] = f.Job.Origin, f.Dedupe
@@ -361,15 +384,11 @@ func (e *explainer) targets(
 	if reasons, err = e.blocked(ctx, job); err != nil || len(reasons) > 0 {
 		return reasons, err
 	}
-	all, err := e.d.stale.AllTargets(ctx, e.tx, job)
+	all, findings, err := e.examine(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	skipped := max(len(all)-examined, 0)
-	findings, err := e.d.stale.Examine(ctx, e.tx, all[skipped:])
-	if err != nil {
-		return nil, err
-	}
+	skipped := all - len(findings)
 
 	open, err := views.OpenPartitions(ctx, e.tx, e.caller.OrgID, []uuid.UUID{job.Origin})
 	if err != nil {
@@ -390,7 +409,7 @@ func (e *explainer) targets(
 
 	if len(reasons) == 0 && !busy {
 		r := Reason{Code: whyUpToDate, Command: doneAgain(job)}
-		if len(all) == 0 {
+		if all == 0 {
 			r.Code = whyNotFed
 			r.Because, err = e.unfed(ctx, job)
 		} else {
@@ -409,4 +428,18 @@ func (e *explainer) targets(
 		reasons = append(reasons, Reason{Code: whyNotExamined, Count: skipped})
 	}
 	return reasons, nil
+}
+
+// examine compares the last partitions of a job with its inputs, and returns how many there are.
+func (e *explainer) examine(ctx context.Context, job *registry.Job) (all int, findings []stale.Finding, err error) {
+	err = e.decide(ctx, func() error {
+		targets, err := e.d.stale.AllTargets(ctx, e.tx, job)
+		if err != nil {
+			return err
+		}
+		all = len(targets)
+		findings, err = e.d.stale.Examine(ctx, e.tx, targets[max(all-examined, 0):])
+		return err
+	})
+	return all, findings, err
 }

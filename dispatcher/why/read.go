@@ -31,6 +31,7 @@ type explainer struct {
 	readable map[uuid.UUID]bool          // by job row
 	paused   *[]tasks.Pause
 	visited  map[visit]bool
+	deciding bool
 }
 
 // visit is one partition that is being explained; with an empty key, all of a job.
@@ -55,6 +56,17 @@ func (e *explainer) step(job uuid.UUID, key string) bool {
 
 // inspects reports whether the caller may see what only those see who work on a DAG, such as errors that quote rows.
 func (e *explainer) inspects(dag string) bool { return e.caller.May(authz.Inspect, authz.OnDAG(dag)) }
+
+// decide runs fn, which decides what is so by all rows of the org, whoever asks: an answer that depended on what its
+// caller may read would be wrong. What fn finds is told by about and conditions, which leave out what is hidden.
+func (e *explainer) decide(ctx context.Context, fn func() error) error {
+	if e.deciding {
+		return fn()
+	}
+	e.deciding = true
+	defer func() { e.deciding = false }()
+	return pg.SeeingAll(ctx, e.tx, fn)
+}
 
 // pauses returns the pauses of the org, as the caller sees them.
 func (e *explainer) pauses(ctx context.Context) ([]tasks.Pause, error) {

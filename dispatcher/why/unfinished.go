@@ -60,7 +60,11 @@ func (e *explainer) build(ctx context.Context, v registry.Version) (Reason, erro
 	}
 
 	b, r := builds[i], Reason{Code: whyGate, Version: v.Number}
-	g, err := e.look(ctx, b)
+	var g gated
+	err = e.decide(ctx, func() (err error) {
+		g, err = e.look(ctx, b)
+		return err
+	})
 	if err != nil {
 		return r, err
 	}

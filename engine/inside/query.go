@@ -30,7 +30,8 @@ func (h *host) reads(ctx context.Context, q engine.Reads) ([]engine.Reading, err
 
 	var list []engine.Reading
 	for _, name := range statement.Relations {
-		list = append(list, engine.Reading{Name: strings.ToLower(name), Place: statement.Place(name)})
+		list = append(list, engine.Reading{Name: strings.ToLower(name), Place: statement.Place(name),
+			Partitions: statement.Partitions(name)})
 	}
 	return list, nil
 }

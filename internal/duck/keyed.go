@@ -36,12 +36,12 @@ func (s *Session) withKeys(ctx context.Context, r Relation, from string) (string
 	}
 	keys := sqltext.Literals(r.Keys)
 	if !Known(columns, "file_index") { // DuckDB's own number of a file: no work for a row
-		return fmt.Sprintf("SELECT *, %s[file_index::BIGINT + 1] AS %s FROM %s", keys, name, ReadParquet(r.Files)), nil
+		return fmt.Sprintf("SELECT *, %s[file_index::BIGINT + 1] AS %s FROM %s", keys, name, readFiles(r)), nil
 	}
 	const file = `"dagctl file"`
 	return fmt.Sprintf("SELECT * EXCLUDE (%s), %s[list_position(%s, %[1]s)] AS %[4]s FROM read_parquet(%[3]s, "+
 		"union_by_name = %[5]t, hive_partitioning = false, filename = %[6]s)", file, keys, sqltext.Literals(r.Files),
-		name, len(r.Files) > 1, sqltext.Literal("dagctl file")), nil
+		name, len(r.Files) > 1 && !r.Alike, sqltext.Literal("dagctl file")), nil
 }
 
 // isKeyed reports whether a relation has the column that no star knows.

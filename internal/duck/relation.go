@@ -32,6 +32,13 @@ func ReadParquet(files []string) string {
 		sqltext.Literals(files), len(files) > 1)
 }
 
+// readFiles is like ReadParquet for the files of a relation. Where they are alike, only the footers of those are read
+// that the rows come from.
+func readFiles(r Relation) string {
+	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)",
+		sqltext.Literals(r.Files), len(r.Files) > 1 && !r.Alike)
+}
+
 // Empty returns a SELECT of no rows with the given columns.
 func Empty(columns []Column) string {
 	list := make([]string, len(columns))
@@ -43,7 +50,7 @@ func Empty(columns []Column) string {
 
 // Create creates the relation as a view.
 func (s *Session) Create(ctx context.Context, r Relation) error {
-	from := "SELECT * FROM " + ReadParquet(r.Files)
+	from := "SELECT * FROM " + readFiles(r)
 	if r.Rows != nil && len(r.Files) == 1 {
 		// Row groups that have none of these places are not read.
 		from = fmt.Sprintf("SELECT * EXCLUDE (file_row_number) FROM read_parquet(%s, hive_partitioning = false, "+

@@ -2,8 +2,11 @@ package pg
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // Reader is what decides who may read which rows of an org, beside the org itself. Row-level security hides from the
@@ -32,4 +35,26 @@ func nameOrg(ctx context.Context, b *Batch, orgID uuid.UUID, planOnce bool) {
 		args = append(args, append([]string{}, r.OrgRoles...), append([]string{}, r.Inspects...))
 	}
 	b.Exec("name org "+orgID.String(), "SELECT "+settings, args...)
+}
+
+// SeeingAll runs fn, which decides something by rows that the Reader of the context may not read: nothing is hidden
+// from the transaction until fn returns. What fn tells of it must name none of what is hidden. It does not nest.
+func SeeingAll(ctx context.Context, tx pgx.Tx, fn func() error) error {
+	if _, ok := ctx.Value(readerKey{}).(Reader); !ok {
+		return fn()
+	}
+
+	set := func(reader string) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('dagctl.reader', $1, true)`, reader); err != nil {
+			return fmt.Errorf("name the reader: %w", err)
+		}
+		return nil
+	}
+	if err := set("all"); err != nil {
+		return err
+	}
+	if err := fn(); err != nil { // the transaction ends with it
+		return errors.Join(err, set("some"))
+	}
+	return set("some")
 }

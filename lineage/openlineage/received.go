@@ -120,11 +120,38 @@ func Receive(body []byte, now time.Time) (*Received, error) {
 	if r.Outputs, err = received("outputs", s.Outputs); err != nil {
 		return nil, err
 	}
+	if err := r.readColumns(); err != nil {
+		return nil, err
+	}
 	if pairs := len(r.Inputs) * len(r.Outputs); pairs > mostPairs {
 		return nil, fault.New(fault.Invalid, "the event has %d pairs of inputs and outputs, and %d are the most", pairs,
 			mostPairs).WithHint("tell of each step of the job as a job of its own")
 	}
 	return r, nil
+}
+
+// readColumns adds to the inputs the datasets that columns were computed from: what is made from a dataset is found by
+// its inputs, and shown to those who may read them.
+func (r *Received) readColumns() error {
+	known := map[lineage.Outside]bool{}
+	for _, in := range r.Inputs {
+		known[in.Outside] = true
+	}
+
+	for _, out := range r.Outputs {
+		for _, o := range out.Origins {
+			if !known[o.From] && o.From != out.Outside {
+				known[o.From] = true
+				r.Inputs = append(r.Inputs, ReceivedDataset{Outside: o.From})
+			}
+		}
+	}
+
+	if len(r.Inputs) > lineage.MaxEnds {
+		return fault.New(fault.Invalid, "the event has %d inputs, with those that only columnLineage names, and %d "+
+			"are the most", len(r.Inputs), lineage.MaxEnds)
+	}
+	return nil
 }
 
 // unreadable says in terms of JSON why a body is no event.

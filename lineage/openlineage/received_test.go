@@ -46,6 +46,13 @@ func TestReceive(t *testing.T) {
 		{Column: "old", From: orders, Field: "x", Transform: lineage.Identity}}, got.Outputs[0].Origins)
 	require.True(t, got.Done())
 
+	only := strings.Replace(sparkEvent, `"inputs": [{"namespace": "s3://raw", "name": "orders", "facets": {}}]`,
+		`"inputs": [{"namespace": "s3://raw", "name": "rates"}]`, 1)
+	got, err = openlineage.Receive([]byte(only), received)
+	require.NoError(t, err)
+	require.Equal(t, []openlineage.ReceivedDataset{{Outside: lineage.Outside{Namespace: "s3://raw", Name: "rates"}},
+		{Outside: orders}}, got.Inputs, "what only a column names is read, too")
+
 	job, err := openlineage.Receive([]byte(`{"eventTime": "2026-11-01T10:00:00Z",
 		"job": {"namespace": "bi", "name": "n"}, "inputs": [{"namespace": "a", "name": "b"}]}`), received)
 	require.NoError(t, err)

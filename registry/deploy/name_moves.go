@@ -68,7 +68,9 @@ func (d *deploy) claimNames(ctx context.Context, tx pgx.Tx) error {
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		problem := fault.Problem{Location: "publish." + name, Code: "name_taken", Suggestion: "choose another name"}
 		switch {
-		case takes[name] != holder, !readable, !d.caller.May(authz.Deploy, authz.OnDAG(holder)):
+		case !readable: // whose it is, is not for those who may not see it
+			problem.Message = fmt.Sprintf("dataset name %q is taken", name)
+		case takes[name] != holder, !d.caller.May(authz.Deploy, authz.OnDAG(holder)):
 			problem.Message = fmt.Sprintf("dataset name %q is published by DAG %s", name, holder)
 		case building > 0:
 			problem.Message = fmt.Sprintf("dataset name %q cannot be taken over from DAG %s, "+
