@@ -11,7 +11,7 @@ endif
 export FUZZ ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help queue birthdays pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-listing soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
+.PHONY: help kills queue birthdays pictures lighthouse pages demo test check build bench soak soak-model soak-plain soak-files soak-listing soak-memory model chaos attacks isolation alerts fuzz setup test-servers format vet lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ isolation: setup test-servers ## let one org do its worst on an idle machine: ta
 
 chaos: setup test-servers ## kill, stop and cut off servers, workers and PostgreSQL for hours; CHAOS='-chaos-kills 100 -chaos-postgres 10 -chaos-zombies 10 -chaos-worker-kills 100 -chaos-worker-zombies 10 -chaos-tasks 3000' for less
 	go test -tags soak -run Chaos -timeout 12h -v ./proof -args $(CHAOS)
+
+kills: setup ## kill and stop servers and workers for two hours, while files and versions change: what is served is exact; KILLS='-kills-for 10m' for less
+	go test -tags soak -run 'TestKills$$' -timeout 12h -v ./proof/kills -args $(KILLS)
 
 queue: setup ## 50,000 tasks of examples/task-queue and 10,000 of examples/planner-worker through kills, for some minutes
 	go test -run 'Test(TaskQueue|PlannerWorker)ThroughKills$$' -parallel 1 -timeout 60m -v ./examples -args -queue-tasks 50000 \

@@ -78,8 +78,7 @@ func Run(t testing.TB, dir string, args ...string) Result {
 func RunWith(t testing.TB, dir string, env []string, args ...string) Result {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := command(t, dir, args...)
-	cmd.Env = append(cmd.Env, env...)
+	cmd := Command(t, dir, env, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		require.IsType(t, new(exec.ExitError), err)
@@ -103,6 +102,14 @@ func Decode[T any](t testing.TB, dir string, args ...string) T {
 	text := Must(t, dir, append(args, "--output", "json")...)
 	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
 	return v
+}
+
+// Command returns a dagctl command in a folder, with more environment variables, for whoever starts it more than once.
+func Command(t testing.TB, dir string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, dir, args...)
+	cmd.Env = append(cmd.Env, env...)
+	return cmd
 }
 
 // command returns a dagctl command in a folder.
