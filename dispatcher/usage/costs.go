@@ -231,19 +231,21 @@ func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (
 	table, unit := q.from()
 	outputs := "dag_name, job_name, output"
 	if q.undivided(caller) {
-		table, outputs = "usage_dag_days", "dag_name, '', 0"
+		table, outputs = "usage_dag_days", "dag_name, '' AS job_name, 0 AS output"
 	}
-	used := `
-		SELECT ` + outputs + `, sum(seconds), sum_exact(attempts), sum_exact(tasks), sum_exact(failed),
-			sum_exact(rows), sum_exact(bytes), 0::bigint
-		FROM ` + table + `
-		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4
-		GROUP BY 1, 2, 3
-		UNION ALL`
-	stored := `
-		SELECT ` + outputs + `, 0, 0, 0, 0, 0, 0, sum_exact(bytes) FROM usage_stored
-		WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) GROUP BY 1, 2, 3`
-	sql, args := used+stored, []any{caller.OrgID, q.DAG, q.Since, q.Until}
+	sql, args := `
+		SELECT dag_name, job_name, output, coalesce(u.seconds, 0), coalesce(u.attempts, 0), coalesce(u.tasks, 0),
+			coalesce(u.failed, 0), coalesce(u.rows, 0), coalesce(u.bytes, 0), coalesce(s.bytes, 0)
+		FROM (
+			SELECT `+outputs+`, sum(seconds) AS seconds, sum_exact(attempts) AS attempts, sum_exact(tasks) AS tasks,
+				sum_exact(failed) AS failed, sum_exact(rows) AS rows, sum_exact(bytes) AS bytes
+			FROM `+table+`
+			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
+			GROUP BY 1, 2, 3) AS u
+		FULL JOIN (
+			SELECT `+outputs+`, sum_exact(bytes) AS bytes FROM usage_stored
+			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)
+			GROUP BY 1, 2, 3) AS s USING (dag_name, job_name, output)`, []any{caller.OrgID, q.DAG, q.Since, q.Until}
 	switch {
 	case q.bare && q.By == ByOrg:
 		return map[output]Amount{{}: {}}, nil
@@ -263,9 +265,7 @@ func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (
 	)
 	_, err = pgx.ForEachRow(rows, []any{&o.dag, &o.job, &o.index, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
 		&a.Bytes, &a.Stored}, func() error {
-		sum := sums[o]
-		sum.add(a, 1)
-		sums[o] = sum
+		sums[o] = a
 		return nil
 	})
 	return sums, err
