@@ -108,9 +108,8 @@ func TestTheRequestsRoleHasNoOtherRights(t *testing.T) {
 
 	// worker_token_revoked answers yes or no about a token whose org and name the caller knows, and nothing else. What
 	// is hidden is told of the transaction's org only.
-	require.Equal(t, []string{"hidden_dataset_ids", "hidden_datasets", "hidden_externals",
-		"hidden_generations", "hidden_is_kept", "hidden_job_ids", "hidden_jobs", "hidden_version_ids",
-		"keep_previous_secret", "note_reading_row", "note_reading_rows",
+	require.Equal(t, []string{"hidden_datasets", "hidden_externals", "hidden_generations", "hidden_ids",
+		"hidden_is_kept", "hidden_jobs", "keep_previous_secret", "note_reading_row", "note_reading_rows",
 		"stable_view_unserved", "take_quota", "worker_token_revoked"}, w.column(t, `
 		SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		ORDER BY 1`), "functions that run as their owner")

@@ -2,9 +2,9 @@
 -- which each statement built anew.
 -- +goose Up
 
--- What hidden_generations, hidden_datasets and hidden_jobs find, sorted.
+-- hidden_ids is what hidden_generations, hidden_datasets or hidden_jobs finds, sorted. A kind is 'version', 'dataset' or 'job'.
 -- +goose StatementBegin
-CREATE FUNCTION hidden_version_ids(org UUID, roles TEXT[]) RETURNS UUID[] LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
+CREATE FUNCTION hidden_ids(kind TEXT, org UUID, roles TEXT[]) RETURNS UUID[] LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     ids UUID[];
@@ -12,53 +12,17 @@ BEGIN
     IF NOT may_ask_of(org) OR NOT EXISTS (SELECT FROM datasets d WHERE d.org_id = org AND d.read_roles <> '{}') THEN
         RETURN '{}';
     END IF;
-    SELECT k.generations INTO ids
+    SELECT CASE kind WHEN 'version' THEN k.generations WHEN 'dataset' THEN k.datasets WHEN 'job' THEN k.jobs END INTO ids
     FROM kept_hidden k, reading_state(org) AS s
-    WHERE k.org_id = org AND k.roles = coalesce(hidden_version_ids.roles, '{}') AND k.epoch = s.epoch AND k.changes = s.changes;
+    WHERE k.org_id = org AND k.roles = coalesce(hidden_ids.roles, '{}') AND k.epoch = s.epoch AND k.changes = s.changes;
     IF FOUND THEN
         RETURN ids;
     END IF;
-    RETURN ARRAY(SELECT h.dataset_version FROM hidden_generations(org, hidden_version_ids.roles) AS h ORDER BY 1);
-END
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
-CREATE FUNCTION hidden_dataset_ids(org UUID, roles TEXT[]) RETURNS UUID[] LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-#variable_conflict use_column
-DECLARE
-    ids UUID[];
-BEGIN
-    IF NOT may_ask_of(org) OR NOT EXISTS (SELECT FROM datasets d WHERE d.org_id = org AND d.read_roles <> '{}') THEN
-        RETURN '{}';
-    END IF;
-    SELECT k.datasets INTO ids
-    FROM kept_hidden k, reading_state(org) AS s
-    WHERE k.org_id = org AND k.roles = coalesce(hidden_dataset_ids.roles, '{}') AND k.epoch = s.epoch AND k.changes = s.changes;
-    IF FOUND THEN
-        RETURN ids;
-    END IF;
-    RETURN ARRAY(SELECT hidden_datasets(org, hidden_dataset_ids.roles) ORDER BY 1);
-END
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
-CREATE FUNCTION hidden_job_ids(org UUID, roles TEXT[]) RETURNS UUID[] LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-#variable_conflict use_column
-DECLARE
-    ids UUID[];
-BEGIN
-    IF NOT may_ask_of(org) OR NOT EXISTS (SELECT FROM datasets d WHERE d.org_id = org AND d.read_roles <> '{}') THEN
-        RETURN '{}';
-    END IF;
-    SELECT k.jobs INTO ids
-    FROM kept_hidden k, reading_state(org) AS s
-    WHERE k.org_id = org AND k.roles = coalesce(hidden_job_ids.roles, '{}') AND k.epoch = s.epoch AND k.changes = s.changes;
-    IF FOUND THEN
-        RETURN ids;
-    END IF;
-    RETURN ARRAY(SELECT hidden_jobs(org, hidden_job_ids.roles) ORDER BY 1);
+    CASE kind
+    WHEN 'version' THEN RETURN ARRAY(SELECT h.dataset_version FROM hidden_generations(org, hidden_ids.roles) AS h ORDER BY 1);
+    WHEN 'dataset' THEN RETURN ARRAY(SELECT hidden_datasets(org, hidden_ids.roles) ORDER BY 1);
+    WHEN 'job' THEN RETURN ARRAY(SELECT hidden_jobs(org, hidden_ids.roles) ORDER BY 1);
+    END CASE;
 END
 $$;
 -- +goose StatementEnd
@@ -96,7 +60,7 @@ CREATE OR REPLACE FUNCTION reader_policies() RETURNS TABLE (relname TEXT, shown 
     -- Conditions by table: a column whose ids are not among the hidden ones of a kind. n is their order.
     by_id AS (
         SELECT t AS relname, string_agg(format('coalesce(%2$s[width_bucket(%1$I, %2$s)] <> %1$I, true)', c,
-            format('(SELECT hidden_%s_ids(%s))', kind, args)), ' AND ' ORDER BY n) AS shown
+            format('(SELECT hidden_ids(%L, %s))', kind, args)), ' AND ' ORDER BY n) AS shown
         FROM reader, (VALUES
             (1, 'dataset_versions', 'id', 'version'), (1, 'dag_version_datasets', 'dataset_version', 'version'),
             (1, 'partition_versions', 'dataset_version', 'version'), (1, 'check_results', 'dataset_version', 'version'),
@@ -127,13 +91,10 @@ $$;
 -- +goose StatementBegin
 DO $$
 DECLARE
-    f TEXT;
     p RECORD;
 BEGIN
-    FOREACH f IN ARRAY ARRAY['hidden_version_ids', 'hidden_dataset_ids', 'hidden_job_ids'] LOOP
-        EXECUTE format('ALTER FUNCTION %I SET search_path = %I, pg_temp', f, current_schema());
-    END LOOP;
-    FOR p IN SELECT * FROM reader_policies() WHERE shown LIKE '%hidden_%_ids%' LOOP
+    EXECUTE format('ALTER FUNCTION hidden_ids SET search_path = %I, pg_temp', current_schema());
+    FOR p IN SELECT * FROM reader_policies() WHERE shown LIKE '%hidden_ids%' LOOP
         EXECUTE format('ALTER POLICY shown_to_reader ON %I USING (%s)', p.relname, p.shown);
     END LOOP;
 END

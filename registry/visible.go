@@ -22,9 +22,9 @@ func VisibleTo(caller authz.Caller, args *[]any) string {
 	if caller.ReadsAll() {
 		return "true"
 	}
-	hidden := HiddenDataset("d.id", HiddenFrom(caller, args))
+	closed := HiddenDataset("d.id", HiddenFrom(caller, args))
 	works := caller.MayOnDAGs(authz.Inspect, "d.producer_dag_name", args)
-	return "((d.published OR " + works + ") AND NOT " + hidden + ")"
+	return "((d.published OR " + works + ") AND NOT " + closed + ")"
 }
 
 // GenerationVisibleTo returns the condition, on generations g of datasets that the caller may see, under which it may
@@ -38,14 +38,15 @@ func GenerationVisibleTo(caller authz.Caller, args *[]any) string {
 
 // HiddenVersion returns the condition under which a generation, which an expression names by its id, is hidden from a
 // caller; see HiddenFrom. A missing one is not.
-func HiddenVersion(id, from string) string { return among(id, "hidden_version_ids("+from+")") }
+func HiddenVersion(id, from string) string { return hidden("version", id, from) }
 
 // HiddenDataset is like HiddenVersion for a dataset.
-func HiddenDataset(id, from string) string { return among(id, "hidden_dataset_ids("+from+")") }
+func HiddenDataset(id, from string) string { return hidden("dataset", id, from) }
 
-// among returns the condition that an id is in a sorted array.
-func among(id, sorted string) string {
-	return fmt.Sprintf("coalesce((SELECT %[1]s)[width_bucket(%[2]s, (SELECT %[1]s))] = %[2]s, false)", sorted, id)
+// hidden returns the condition that an id is among those of a kind that are hidden; see the SQL function hidden_ids.
+func hidden(kind, id, from string) string {
+	sorted := "(SELECT hidden_ids('" + kind + "', " + from + "))"
+	return fmt.Sprintf("coalesce(%[1]s[width_bucket(%[2]s, %[1]s)] = %[2]s, false)", sorted, id)
 }
 
 // HiddenFrom returns the arguments of the functions that say what is hidden from a caller.
@@ -113,8 +114,8 @@ func HiddenMaker(caller authz.Caller, private string, args *[]any) string {
 	if caller.ReadsAll() {
 		return "false"
 	}
-	hidden := among("j.id", "hidden_job_ids("+HiddenFrom(caller, args)+")")
-	return "(" + hidden + " OR NOT " + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + " AND (" + private + "))"
+	closed := hidden("job", "j.id", HiddenFrom(caller, args))
+	return "(" + closed + " OR NOT " + caller.MayOnDAGs(authz.Inspect, "j.dag_name", args) + " AND (" + private + "))"
 }
 
 // NoneHidden returns the condition under which the caller may look into all jobs of an array of their ids.
