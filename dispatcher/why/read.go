@@ -58,7 +58,8 @@ func (e *explainer) step(job uuid.UUID, key string) bool {
 func (e *explainer) inspects(dag string) bool { return e.caller.May(authz.Inspect, authz.OnDAG(dag)) }
 
 // decide runs fn, which decides what is so by all rows of the org, whoever asks: an answer that depended on what its
-// caller may read would be wrong. What fn finds is told by about and conditions, which leave out what is hidden.
+// caller may read would be wrong. Where an answer tells of what fn finds, about and conditions leave out what is
+// hidden.
 func (e *explainer) decide(ctx context.Context, fn func() error) error {
 	if e.deciding {
 		return fn()
@@ -102,7 +103,8 @@ func (e *explainer) job(ctx context.Context, origin uuid.UUID) (*registry.Job, e
 	return job, nil
 }
 
-// mayRead reports whether the caller may look into a job: see registry.ReadableJobs.
+// mayRead reports whether the caller may look into a job: see registry.ReadableJobs and, for what was decided behind
+// the second wall, registry.ShownJob.
 func (e *explainer) mayRead(ctx context.Context, job *registry.Job) (bool, error) {
 	if may, ok := e.readable[job.ID]; ok {
 		return may, nil
@@ -111,8 +113,14 @@ func (e *explainer) mayRead(ctx context.Context, job *registry.Job) (bool, error
 	if err != nil {
 		return false, err
 	}
-	e.readable[job.ID] = readable[job.ID]
-	return readable[job.ID], nil
+	may := readable[job.ID]
+	if may {
+		if may, err = registry.ShownJob(ctx, e.tx, e.caller.OrgID, job.ID); err != nil {
+			return false, err
+		}
+	}
+	e.readable[job.ID] = may
+	return may, nil
 }
 
 // about adds the job to a reason or, where the caller may not see that, removes what would reveal it.
