@@ -34,6 +34,7 @@ FEW = 3  # attempts whose leases are renewed one by one; of more, many are renew
 TOGETHER = 0.02  # seconds that a heartbeat waits for others
 LOOK = 0.5  # seconds between two looks at the worker's process
 LAST_WORDS = 10.0  # seconds for reporting that the worker has died
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # meant for the worker, which says when it has finished
 
 
 class Keeper:
@@ -347,7 +348,8 @@ class Registration:
 
 def main(worker: int) -> None:
     """Serve the worker with a process id, over standard input and output."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the worker, which says when it has finished
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the worker has held back what came while this process started
     Keeper(worker, sys.stdout.buffer).serve(sys.stdin.buffer)
     os._exit(0)  # whatever threads still wait for

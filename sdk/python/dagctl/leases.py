@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Set
 
 from .errors import ApiError, refusal
+from .keeper import SIGNALS
 from .token import Token
 
 log = logging.getLogger("dagctl")
@@ -54,6 +56,7 @@ class Leases:
         self._listener: Optional[threading.Thread] = None
         self._scribe: Optional[threading.Thread] = None
         self._registration: Optional[Mapping[str, Any]] = None
+        self._goodbye: Optional[Mapping[str, Any]] = None  # the order to end it
         self._kept: Dict[str, Mapping[str, Any]] = {}  # the order to keep each attempt
         self._attempts: Dict[str, Keepable] = {}
         self._noted: Set[str] = set()  # attempts whose progress is still to be told
@@ -71,10 +74,11 @@ class Leases:
     def retire(self) -> None:
         """End them with one that says that the worker stops, and wait for it."""
         with self._lock:
-            registered, self._registration = self._registration is not None, None
-            if registered:
-                self._tell({"op": "retire"})
-        if registered and not self._retired.wait(GOODBYE):
+            if self._registration is None or self._goodbye is not None:
+                return
+            self._goodbye = {"op": "retire"}
+            self._tell(self._goodbye)
+        if not self._retired.wait(GOODBYE):
             log.warning("the end of the worker could not be reported")
 
     def keep(self, attempt: Keepable, key: str, **lease: Any) -> None:
@@ -130,13 +134,18 @@ class Leases:
         try:
             self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
             self._keeper.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):
             pass  # it has died, and the next one gets all that it has to keep
 
     def _start(self) -> None:
         # It imports this package and the standard library only, from wherever the worker runs.
         command = [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, _ROOT, str(os.getpid())]
-        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # A signal for the whole process group waits until the keeper ignores it: until then it would end the keeper.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._listener = threading.Thread(target=self._listen, args=(self._keeper,), name="dagctl-leases", daemon=True)
         self._listener.start()
         if self._scribe is None:
@@ -162,7 +171,7 @@ class Leases:
         with self._lock:
             if not self._closed:
                 self._start()
-                for order in [self._registration, *self._kept.values()]:
+                for order in [self._registration, *self._kept.values(), self._goodbye]:
                     if order:
                         self._write(order)
 
@@ -190,6 +199,8 @@ class Leases:
         self._refused(refusal(call, status, {"detail": detail, "hint": hint}))
 
     def _on_retired(self) -> None:
+        with self._lock:
+            self._registration = self._goodbye = None
         self._retired.set()
 
     def _on_warn(self, text: str, key: str = "") -> None:

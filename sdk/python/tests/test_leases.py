@@ -32,6 +32,20 @@ def send(ctx):
 worker.run()
 """
 
+STOPPED_AT_ONCE = """
+import dagctl, os, signal, subprocess, sys
+
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        os.killpg(0, signal.SIGTERM)
+
+subprocess.Popen = Popen
+worker = dagctl.Worker(sys.argv[1], "t", runtime="python")
+worker.handler("email:send")(lambda ctx: None)
+worker.run()
+"""
+
 
 class Timed:
     """An answer that notes when it was asked for."""
@@ -117,6 +131,27 @@ class TestKeeper(Case):
         worker.stop()
         self.ended(thread)
         self.assertTrue(self.server.of(WORKER_BEAT)[-1].json["stopping"])
+
+    def test_the_next_keeper_says_goodbye(self) -> None:
+        worker = self.start(routes())
+        worker.handler("email:send")(lambda ctx: None)
+        thread = self.run_in_thread(worker.run)
+        self.server.wait_for(WORKER_BEAT)
+        assert worker._leases._keeper is not None
+        os.kill(worker._leases._keeper.pid, signal.SIGKILL)
+        worker.stop()
+        self.ended(thread)
+        self.assertTrue(self.server.of(WORKER_BEAT)[-1].json["stopping"])
+
+    def test_a_signal_for_its_group_does_not_end_a_keeper_that_starts(self) -> None:
+        server = Replay(routes())
+        self.addCleanup(server.close)
+        command = [sys.executable, "-B", "-c", STOPPED_AT_ONCE, server.url]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.addCleanup(end_all_of, process.pid)
+        _, said = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, said), (0, ""))
+        self.assertTrue(server.of(WORKER_BEAT)[-1].json["stopping"])
 
     def test_a_cancel_comes_within_five_seconds_whatever_the_lease(self) -> None:
         canceled = threading.Event()
