@@ -156,40 +156,6 @@ func (d *decoder) operatorFault(err *ConfigError, t *configTree) {
 	}
 }
 
-// statementFault reports what a message says of a value. If the value is a statement that is written here, and the
-// message has a place in it, it is reported there.
-func (d *decoder) statementFault(at *yaml.Node, message string, here bool) *Problem {
-	message = d.macros.withoutPlace(at, message)
-	found := placeInSQL.FindStringIndex(message)
-	if found == nil || !here {
-		return d.node(at, CodeConfig, "%s", message)
-	}
-
-	line, column, ok := d.inText(at, offsetOf(at.Value, message[found[0]:found[1]]))
-	if !ok {
-		return d.node(at, CodeConfig, "%s", message)
-	}
-	return d.at(line, column, 1, CodeConfig, "%s", message[:found[0]]+message[found[1]:])
-}
-
-// offsetOf returns the offset in a text of a place such as " (line 2, column 6)", whose columns count bytes; -1: it is
-// none.
-func offsetOf(text, place string) int {
-	var line, column int
-	if _, err := fmt.Sscanf(place, " (line %d, column %d)", &line, &column); err != nil {
-		return -1
-	}
-	start := 0
-	for range line - 1 {
-		end := strings.IndexByte(text[start:], '\n')
-		if end < 0 {
-			return -1
-		}
-		start += end + 1
-	}
-	return start + column - 1
-}
-
 // refuses returns what the operator has against a job.
 func (op OperatorSpec) refuses(j *Job) (fault *ConfigError) {
 	if op.Canonical != nil {

@@ -1,6 +1,7 @@
 package dag
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -124,4 +125,38 @@ func escaped(text string) (c rune, length int) {
 	}
 	c, _ = utf8.DecodeRuneInString(text[1:])
 	return c, 2
+}
+
+// statementFault reports what a message says of a value. If the value is a statement that is written here, and the
+// message has a place in it, it is reported there.
+func (d *decoder) statementFault(at *yaml.Node, message string, here bool) *Problem {
+	message = d.macros.withoutPlace(at, message)
+	found := placeInSQL.FindStringIndex(message)
+	if found == nil || !here {
+		return d.node(at, CodeConfig, "%s", message)
+	}
+
+	line, column, ok := d.inText(at, offsetOf(at.Value, message[found[0]:found[1]]))
+	if !ok {
+		return d.node(at, CodeConfig, "%s", message)
+	}
+	return d.at(line, column, 1, CodeConfig, "%s", message[:found[0]]+message[found[1]:])
+}
+
+// offsetOf returns the offset in a text of a place such as " (line 2, column 6)", whose columns count bytes; -1: it is
+// none.
+func offsetOf(text, place string) int {
+	var line, column int
+	if _, err := fmt.Sscanf(place, " (line %d, column %d)", &line, &column); err != nil {
+		return -1
+	}
+	start := 0
+	for range line - 1 {
+		end := strings.IndexByte(text[start:], '\n')
+		if end < 0 {
+			return -1
+		}
+		start += end + 1
+	}
+	return start + column - 1
 }

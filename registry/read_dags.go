@@ -41,7 +41,7 @@ func (r *Registry) DAGs(ctx context.Context, tx pgx.Tx, caller authz.Caller, aft
 	if err != nil {
 		return nil, err
 	}
-	return found, UpdatedAt(ctx, tx, found)
+	return found, updatedAt(ctx, tx, found)
 }
 
 // DAGStates is like DAGs, and leaves out when they were updated, which takes a look at each of their datasets.
@@ -50,7 +50,7 @@ func (r *Registry) DAGStates(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return r.dags(ctx, tx, caller, `d.dag_name > $2`, after, limit)
 }
 
-// DAG returns one DAG, without when it was updated; see UpdatedAt.
+// DAG returns one DAG, without when it was updated.
 func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (DAG, error) {
 	found, err := r.dags(ctx, tx, caller, `d.dag_name = $2`, name, 1)
 	if err != nil {
@@ -60,6 +60,17 @@ func (r *Registry) DAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name
 		return DAG{}, noDAG(name)
 	}
 	return found[0], nil
+}
+
+// UpdatedDAG is like DAG, and says when it was updated, which takes a look at each of its datasets.
+func (r *Registry) UpdatedDAG(ctx context.Context, tx pgx.Tx, caller authz.Caller, name string) (DAG, error) {
+	d, err := r.DAG(ctx, tx, caller, name)
+	if err != nil {
+		return DAG{}, err
+	}
+	one := []DAG{d}
+	err = updatedAt(ctx, tx, one)
+	return one[0], err
 }
 
 func noDAG(name string) error {
@@ -150,9 +161,9 @@ func (r *Registry) dags(ctx context.Context, tx pgx.Tx, caller authz.Caller, whe
 	return found, nil
 }
 
-// UpdatedAt fills in when DAGs were last updated. It relies on idx_partition_versions_newest, and reads one row for
+// updatedAt fills in when DAGs were last updated. It relies on idx_partition_versions_newest, and reads one row for
 // each of their datasets.
-func UpdatedAt(ctx context.Context, tx pgx.Tx, dags []DAG) error {
+func updatedAt(ctx context.Context, tx pgx.Tx, dags []DAG) error {
 	var ids []uuid.UUID
 	for _, d := range dags {
 		if d.Active != nil {

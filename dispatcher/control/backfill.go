@@ -414,6 +414,7 @@ func (ctl *Control) Backfills(
 		if err != nil {
 			return err
 		}
+
 		if found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Backfill]); err != nil {
 			return err
 		}

@@ -23,15 +23,11 @@ import (
 func (u *Upkeep) PlanDeletion(
 	ctx context.Context, caller authz.Caller, dagName string, now time.Time,
 ) (plan deploy.Deletion, err error) {
-	inTx := func(do func(context.Context, pgx.Tx) error) atonce.Part {
-		return func(ctx context.Context) error { return pg.InOrgTx(ctx, u.requests, caller.OrgID, do) }
-	}
-
 	open := 0
-	err = atonce.Do(ctx, 2, inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = atonce.Do(ctx, 2, pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		plan, err = u.planDeletion(ctx, tx, caller, dagName, now)
 		return err
-	}), inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+	}), pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		open, err = openTasksOf(ctx, tx, caller.OrgID, dagName)
 		return err
 	}))

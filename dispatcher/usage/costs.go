@@ -175,10 +175,7 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 func (u *Usage) read(
 	ctx context.Context, caller authz.Caller, q Question,
 ) (used map[output]Amount, n names, err error) {
-	inTx := func(do func(context.Context, pgx.Tx) error) atonce.Part {
-		return func(ctx context.Context) error { return pg.InOrgTx(ctx, u.requests, caller.OrgID, do) }
-	}
-	err = atonce.Do(ctx, 2, inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = atonce.Do(ctx, 2, pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if q.DAG != "" {
 			if _, err := u.registry.DAG(ctx, tx, caller, q.DAG); err != nil {
 				return err
@@ -186,7 +183,7 @@ func (u *Usage) read(
 		}
 		used, err = readUsed(ctx, tx, caller, q)
 		return err
-	}), inTx(func(ctx context.Context, tx pgx.Tx) (err error) {
+	}), pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		n, err = readNames(ctx, tx, caller, q)
 		return err
 	}))

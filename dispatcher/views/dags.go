@@ -157,15 +157,11 @@ func (vs *Views) states(ctx context.Context, tx pgx.Tx, caller authz.Caller, dag
 func (vs *Views) DAG(ctx context.Context, caller authz.Caller, name string) (DAGDetail, error) {
 	var detail DAGDetail
 	err := pg.InOrgTx(ctx, vs.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		dag, err := vs.registry.DAG(ctx, tx, caller, name)
+		dag, err := vs.registry.UpdatedDAG(ctx, tx, caller, name)
 		if err != nil {
 			return err
 		}
-		one := []registry.DAG{dag}
-		if err := registry.UpdatedAt(ctx, tx, one); err != nil {
-			return err
-		}
-		detail.DAG = one[0]
+		detail.DAG = dag
 
 		origins, err := vs.registry.OriginsOf(ctx, tx, caller, withTasks(dag))
 		if err != nil {

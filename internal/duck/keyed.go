@@ -192,6 +192,7 @@ func (h *keyHider) stars(node any, sources []string) {
 		for _, child := range n {
 			h.stars(child, sources)
 		}
+
 	case map[string]any:
 		switch text(n, "class") {
 		case "SUBQUERY":

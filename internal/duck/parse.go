@@ -217,6 +217,7 @@ func prune(node any) {
 				}
 			}
 		}
+
 	case []any:
 		for _, child := range n {
 			prune(child)

@@ -33,6 +33,7 @@ func (f *keyFinder) walk(node any, ctes []string) {
 		for _, child := range n {
 			f.walk(child, ctes)
 		}
+
 	case map[string]any:
 		ctes = withNames(n, ctes, f.walk)
 		switch text(n, "type") {

@@ -28,8 +28,7 @@ type (
 // ReadParquet returns the FROM clause that reads the files and matches columns by name. Hive partitioning is off: a
 // folder called "a=1" is not a column.
 func ReadParquet(files []string) string {
-	return fmt.Sprintf("read_parquet(%s, union_by_name = %t, hive_partitioning = false)",
-		sqltext.Literals(files), len(files) > 1)
+	return readFiles(Relation{Files: files})
 }
 
 // readFiles is like ReadParquet for the files of a relation. Where they are alike, only the footers of those are read

@@ -79,6 +79,12 @@ func InOrgTx(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,
 	return inOrgTx(ctx, pool, orgID, pgx.TxOptions{}, false, fn)
 }
 
+// OrgTx returns fn as a part of a work whose parts are done at once: each in a transaction of its own, see InOrgTx.
+func OrgTx(pool *pgxpool.Pool, orgID uuid.UUID,
+	fn func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context) error {
+	return func(ctx context.Context) error { return InOrgTx(ctx, pool, orgID, fn) }
+}
+
 // InOrgTxByKey is like InOrgTx, for statements that run all the time and find their rows by key: each connection plans
 // them once, for any parameters, as those of the owner's pool do.
 func InOrgTxByKey(ctx context.Context, pool *pgxpool.Pool, orgID uuid.UUID,

@@ -39,7 +39,7 @@ type Relation struct {
 	Where  []Condition // ANDed
 	Range  *Range      // nil: all rows
 	Rows   *Rows       // of one file, which has no column file_row_number; nil: all rows
-	Alike  bool        // all files have the same columns, so that one footer tells them
+	Alike  bool        // all files have the same columns, so that one footer gives them
 	Keyed  bool        // statements may ask for Partition
 	Keys   []string    // with Keyed: the partition of each file
 }

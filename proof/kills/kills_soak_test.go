@@ -107,22 +107,15 @@ func (f *fleet) settle(t *testing.T, l ledger, random *rand.Rand) {
 	}
 	f.ready(t)
 
-	deadline, said := time.Now().Add(10*time.Minute), begun
-	for {
+	said := begun
+	processtest.Within(t, 10*time.Minute, "what is served is exact", func() bool {
 		err := f.differs(t, f.some(random), l)
-		if err == nil {
-			break
-		}
-		if time.Since(said) > time.Minute {
+		if err != nil && time.Since(said) > time.Minute {
 			t.Logf("not exact yet: %v\n%s", err, f.why(t, random))
 			said = time.Now()
 		}
-		if time.Now().After(deadline) {
-			r := f.run(t, f.some(random), "status")
-			require.NoError(t, err, r.Out+r.Err)
-		}
-		time.Sleep(500 * time.Millisecond)
-	}
+		return err == nil
+	})
 
 	var dead struct{ Items []struct{ Error string } }
 	require.NoError(t, get(t, f.some(random)+"/v1/tasks?dead=true", f.token, &dead))

@@ -106,7 +106,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// refuseOfPolars writes frames of types that only polars has. polars_test.go tells what would become of them.
+// refuseOfPolars writes frames of types that only polars has. polars_test.go shows what would become of them.
 func (w *world) refuseOfPolars(t *testing.T) {
 	t.Helper()
 	for payload, says := range map[string]string{
