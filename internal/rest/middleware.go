@@ -52,9 +52,10 @@ func (a *API) observe(m *metrics, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		answer := &answer{ResponseWriter: w}
+		answer.late = func() time.Duration { return a.delay.wait(r.Context()) }
 		m.inFlight.Inc()
 		defer func() {
-			took := time.Since(start)
+			took := time.Since(start) - answer.waited
 			m.inFlight.Dec()
 			m.done(r, answer.status, took)
 			a.log.LogAttrs(r.Context(), slog.LevelDebug, "request",
@@ -66,11 +67,14 @@ func (a *API) observe(m *metrics, next http.Handler) http.Handler {
 	})
 }
 
-// answer records the status and size of an answer. Unwrap gives http.ResponseController access to the connection.
+// answer records the status and size of an answer, and has refusals wait. Unwrap gives http.ResponseController access
+// to the connection.
 type answer struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
+	late   func() time.Duration // waits before an answer 429
+	waited time.Duration
 }
 
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -78,6 +82,9 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
+	}
+	if status == http.StatusTooManyRequests {
+		a.waited += a.late()
 	}
 	a.ResponseWriter.WriteHeader(status)
 }

@@ -59,6 +59,8 @@ type API struct {
 	pageError func(w http.ResponseWriter, r *http.Request, p *Problem)
 	explain   func(ctx context.Context, err error) error
 
+	delay refusalDelay
+
 	document func() (openAPI, error) // encoded at the first request, when every route is registered
 }
 
