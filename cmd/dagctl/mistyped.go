@@ -67,10 +67,41 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 var flagValues = map[string]string{"int": "a whole number", "int64": "a whole number", "uint": "a whole number",
 	"float64": "a number", "bool": "true or false", "duration": "a duration such as 1h30m"}
 
+// once is the value of a flag that may be given one time: of several the last would count, and the others would be lost
+// without a word.
+type once struct {
+	pflag.Value
+	given bool
+}
+
+func (o *once) Set(value string) error {
+	if o.given {
+		return errors.New("it is given already")
+	}
+	o.given = true
+	return o.Value.Set(value)
+}
+
+// refuseTwice makes the flags that choose partitions refuse to be given twice.
+func refuseTwice(cmd *cobra.Command) {
+	for _, name := range []string{"partition", "range"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Value.Type() == "string" {
+			f.Value = &once{Value: f.Value}
+		}
+	}
+	for _, child := range cmd.Commands() {
+		refuseTwice(child)
+	}
+}
+
 // wrongFlag says what is wrong with a flag's value in the words of the other errors.
 func wrongFlag(err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
+		if o, ok := invalid.GetFlag().Value.(*once); ok && o.given {
+			return fmt.Errorf("--%s is given twice, as %q and as %q, but takes one value", invalid.GetFlag().Name,
+				o.String(), invalid.GetValue())
+		}
 		if is, known := flagValues[invalid.GetFlag().Value.Type()]; known {
 			return fmt.Errorf("--%s %q is not %s", invalid.GetFlag().Name, invalid.GetValue(), is)
 		}

@@ -100,6 +100,7 @@ Exit codes: 0 ok, 1 failed, 2 changes present (plan --detailed-exitcode), 3 abor
 		access.TokensCommand(c), access.RolesCommand(c), access.SecretsCommand(c), access.AuditCommand(c))
 	root.AddCommand(access.LoginCommand(c), access.LogoutCommand(c), c.TargetCommand(), c.VersionCommand())
 	suggestCommands(root)
+	refuseTwice(root)
 	completeNames(c, root)
 	return root
 }

@@ -124,7 +124,7 @@ func crossed() map[string]struct {
 			w.Serve(unpublished)
 			w.Serve(wideStations)
 			w.Deploy(unpublished)
-		}), [2]transition{cutOver("old", "dataset stations would no longer be published, but reader/shout read it"),
+		}), [2]transition{cutOver("old", "dataset stations would no longer be published, but reader/shout reads it"),
 			back("reader", 1, "")}}, // the reader is bound to the dataset, which is still there
 		"a promotion": {serve(readsStations, func(w *dispatchertest.World) {
 			w.Deploy(narrow, parks)

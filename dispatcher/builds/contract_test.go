@@ -165,7 +165,7 @@ func TestARollbackPastAConsumerAsks(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "dataset stations would lose column size, but reader/shout reads size")
 	err = goBack(w, "old", 1)
-	require.ErrorContains(t, err, "dataset stations would no longer be published, but reader/shout read it")
+	require.ErrorContains(t, err, "dataset stations would no longer be published, but reader/shout reads it")
 	require.NoError(t, goBack(w, "old", 2, func(r *builds.RollbackRequest) { r.AllowBreaking = true }))
 }
 

@@ -348,7 +348,7 @@ func TestANameThatOthersReadIsNotGivenAway(t *testing.T) {
 	_, err := w.TryDeploy(renamed)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err,
-		"dataset letters_made would be renamed to letters_renamed, but words/spelled read it by its name")
+		"dataset letters_made would be renamed to letters_renamed, but words/spelled reads it by its name")
 	require.Len(t, w.Read("letters_made"), 1)
 }
 

@@ -22,7 +22,7 @@ func TestDeleteDAG(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"words/spelled"}, plan.Datasets[0].Consumers)
 	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "letters", nil, time.Now())
-	require.ErrorContains(t, err, "dataset letters_made would be removed, but words/spelled read it")
+	require.ErrorContains(t, err, "dataset letters_made would be removed, but words/spelled reads it")
 	require.Equal(t, map[string][]string{"2024-01-01": {"m(a)"}}, w.Read("letters_made"))
 
 	_, err = w.D.Upkeep.DeleteDAG(t.Context(), w.Caller, "words", nil, time.Now())

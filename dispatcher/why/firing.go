@@ -91,8 +91,11 @@ func sourceReasons(f firing, wanted bool) []Reason {
 	if f.failed != "" {
 		reasons = append(reasons, Reason{Code: whySourceFailed, Error: f.failed})
 	}
-	if wanted && f.read != nil {
+	switch {
+	case wanted && f.read != nil:
 		reasons = append(reasons, Reason{Code: whySourceLacks, Since: f.read, Count: f.units, Error: f.left})
+	case f.read != nil && f.left != "":
+		reasons = append(reasons, Reason{Code: whySourceLeftOut, Since: f.read, Error: f.left})
 	}
 
 	switch {

@@ -19,6 +19,10 @@ func TestSourceReasons(t *testing.T) {
 			[]string{"the source fires next at 2026-01-02T03:04:05Z"}},
 		"failed": {firing{kind: "cron", registered: true, next: &at, failed: "no route"}, false,
 			[]string{"the source could not be read: no route", "the source fires next at 2026-01-02T03:04:05Z"}},
+		"left out": {
+			firing{kind: "poll", registered: true, next: &at, read: &at, units: 3, left: "1 file is left out"}, false,
+			[]string{"the source was read at 2026-01-02T03:04:05Z: 1 file is left out",
+				"the source fires next at 2026-01-02T03:04:05Z"}},
 		"lacks": {firing{kind: "poll", registered: true, next: &at, read: &at, units: 3}, true,
 			[]string{"the source was read at 2026-01-02T03:04:05Z, but this is not among its 3 partitions",
 				"the source fires next at 2026-01-02T03:04:05Z"}},

@@ -109,6 +109,7 @@ const (
 	whySourceIdle    Code = "source_idle"
 	whySourceFailed  Code = "source_failed"
 	whySourceLacks   Code = "source_lacks"
+	whySourceLeftOut Code = "source_left_out"
 	whySourcePending Code = "source_pending"
 	whyBeforeFirst   Code = "source_before_first"
 	whyNotEnded      Code = "source_not_ended"
@@ -141,8 +142,8 @@ var Codes = []Code{
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
 	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
 	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
-	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourcePending,
-	whyBeforeFirst, whyNotEnded, whyAskedAgain, whyNotAskedAgain, whyGaveNothing,
+	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourceLeftOut,
+	whySourcePending, whyBeforeFirst, whyNotEnded, whyAskedAgain, whyNotAskedAgain, whyGaveNothing,
 	whyBackpressure, whyQuota,
 	whyNoLiveVersion, whyNotInVersion, whyBuildFailed, whyGate, whyGateDead, whyGateRejected, whyGateUnread,
 	whyGateOpen, whyGateStale, whyGateHeld, whyPromotion, whyCuttingOver,

@@ -233,6 +233,12 @@ var sourceWordings = map[Code]wording{
 		return fmt.Sprintf("the source was read%s, but this is not among its %s%s",
 			at(r.Since), plural.Of(r.Count, "partition"), saying(r.Error))
 	}},
+	whySourceLeftOut: {"a source", func(r Reason) string {
+		if r.Error == "" {
+			return fmt.Sprintf("the source was read%s, and left out what it could not read", at(r.Since))
+		}
+		return fmt.Sprintf("the source was read%s%s", at(r.Since), saying(r.Error))
+	}},
 	whySourcePending: {"a source", func(r Reason) string {
 		if r.Since == nil {
 			return "the source has not been read yet"

@@ -184,7 +184,11 @@ func (c *comparison) broken(kind Kind, was *Dataset, readers []string, what, how
 	f := Finding{Kind: kind, Level: Says, Dataset: was.Name, Text: fmt.Sprintf("dataset %s %s", was.Name, what),
 		Consumers: readers}
 	if len(readers) > 0 {
-		f.Text += fmt.Sprintf(", but %s read it%s", strings.Join(readers, ", "), how)
+		read := "read"
+		if len(readers) == 1 {
+			read = "reads"
+		}
+		f.Text += fmt.Sprintf(", but %s %s it%s", strings.Join(readers, ", "), read, how)
 		f.Breaking, f.Hint = true, "deploy those DAGs without that input first"
 		if kind != DatasetRemoved {
 			f.Hint = "keep the name, or " + f.Hint

@@ -87,13 +87,13 @@ func TestCompare(t *testing.T) {
 		"not computed yet":  {x, of(dataset(one, "x", columns())), reader("n"), nil},
 		"removed":           {x, of(), contract.Facts{}, []string{"says dataset_removed: dataset x would be removed"}},
 		"removed while read": {x, of(), reader(), []string{
-			"refuses dataset_removed: dataset x would be removed, but other/sums read it"}},
+			"refuses dataset_removed: dataset x would be removed, but other/sums reads it"}},
 		"gone back to before it": {x, of(), back(reader()), []string{
-			"asks allow-breaking dataset_removed: dataset x would be removed, but other/sums read it"}},
+			"asks allow-breaking dataset_removed: dataset x would be removed, but other/sums reads it"}},
 		"unpublished": {x, of(dataset(one, "x", func(d *contract.Dataset) { d.Published = false })), reader(), []string{
-			"refuses dataset_unpublished: dataset x would no longer be published, but other/sums read it"}},
+			"refuses dataset_unpublished: dataset x would no longer be published, but other/sums reads it"}},
 		"renamed": {x, of(dataset(one, "y")), reader(), []string{
-			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums read it by its name"}},
+			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums reads it by its name"}},
 		"renamed to what a reader calls it": {x, of(dataset(one, "y")), called("y"), []string{
 			"says dataset_renamed: dataset x would be renamed to y"}},
 		"moved": {x, of(dataset(two, "x")), contract.Facts{}, []string{
@@ -109,7 +109,7 @@ func TestCompare(t *testing.T) {
 				"new. Deploying the same document again does not take it back; a changed one does, if it says " +
 				"`takes_over: new`"}},
 		"moved while read": {x, of(dataset(one, "y"), dataset(two, "x")), reader(), []string{
-			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums read it by its name",
+			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums reads it by its name",
 			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
 				"whoever reads it by name gets other rows, but the dataset of job job1 stays an input of other/sums " +
 				"until they are deployed again"}},

@@ -134,7 +134,7 @@ func writeReasons(c *cli.CLI, w io.Writer, reasons []why.Reason, indent string, 
 		}
 
 		text := cli.OneLine(r.Text, 400)
-		if r.Until != nil {
+		if r.Until != nil && r.Code != why.WhyRunning { // of one that runs, only the lease ends then
 			text += style.Dim(" (" + cli.Ago(r.Until, now) + ")")
 		}
 		if r.Task != nil {

@@ -94,8 +94,15 @@ class Run:
 
     def __call__(self) -> str:
         """Run the handler to its end and report it. Returns the task's status, or how else the attempt ended."""
+        self.attempt.keep(self._leases)
+        try:
+            return self._to_its_end()
+        except BaseException:
+            self.attempt.abandon()  # no heartbeat may hold a task that nobody runs any more
+            raise
+
+    def _to_its_end(self) -> str:
         attempt = self.attempt
-        attempt.keep(self._leases)
         ctx = Context(attempt)
         token = current.set(attempt.logs)
         try:
@@ -138,7 +145,10 @@ def _failure(ctx: Context, error: BaseException) -> Mapping[str, Any]:
 
 
 def _described(error: BaseException) -> str:
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"its text could not be made: {type(broken).__name__}"
     if isinstance(error, Error) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

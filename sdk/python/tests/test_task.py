@@ -119,6 +119,24 @@ class TestHandlers(Case):
                 self.assertEqual(bool(head), len(error["message"]) < 10_000)
                 self.assertEqual("raise raised" in trace, bool(head))
 
+    def test_an_exception_that_has_no_text_fails_like_any_other(self) -> None:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        def send(ctx: dagctl.Context) -> None:
+            raise Mute
+
+        self.assertEqual(self.run_task(send), "Failed")
+        message = self.completion()["error"]["message"]
+        self.assertTrue(message.startswith(f"Mute: its text could not be made: RuntimeError\n{traces.HEAD}"), message)
+
+    def test_a_run_that_cannot_be_ended_keeps_no_lease(self) -> None:
+        with mock.patch("dagctl.context.Scratch.remove", side_effect=OSError("read-only")):
+            with self.assertRaises(OSError):
+                self.run_task(lambda ctx: None)
+        self.assertEqual(self.worker._leases._attempts, {})
+
     def test_a_traceback_is_that_of_the_handler_alone(self) -> None:
         def parse(text: str) -> float:
             return float(text)
