@@ -157,7 +157,7 @@ func TestQueryStreamsAllRows(t *testing.T) {
 	require.Equal(t, 25_000, strings.Count(must(t, env, "query", many, "-o", "ndjson"), "\n"))
 	cut := dagctl(t, env, "query", many, "-o", "csv", "--limit", "20000")
 	require.Equal(t, 20_001, strings.Count(cut.out, "\n"))
-	require.Contains(t, cut.err, "There are more than these rows, 20000 of them")
+	require.Contains(t, cut.err, "There are more rows than these 20000")
 	require.Contains(t, dagctl(t, env, "query", many, "--limit", "0").err, "--limit 0 shows nothing")
 
 	sql := filepath.Join(dir, "n.sql")

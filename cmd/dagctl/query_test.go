@@ -45,11 +45,11 @@ func TestQueryOverTheCommandLine(t *testing.T) {
 	require.Equal(t, "summit -8", stream.RecordBatch().Column(0).ValueStr(0)+" "+
 		stream.RecordBatch().Column(1).ValueStr(0))
 	require.Contains(t, dagctl(t, env, "query", "FROM daily_highest", "--limit", "1", "-o", "arrow").err,
-		"There are more than these rows")
+		"There are more rows than")
 
 	cut := dagctl(t, env, "query", "FROM daily_highest", "--limit", "3")
 	require.Zero(t, cut.code)
-	require.Contains(t, cut.err, "There are more than these 3 rows")
+	require.Contains(t, cut.err, "There are more rows than these 3")
 	fromInput := dagctlWithInput(t, env, "SELECT 'a' || chr(10) || ',' AS odd, NULL AS nothing\n", "query",
 		"-", "--output", "csv")
 	require.Equal(t, "odd,nothing\n\"a\n,\",\n", fromInput.out)

@@ -69,7 +69,7 @@ func TestAPublishedNameMovesToAnotherDAG(t *testing.T) {
 			first := w.Serve(dispatchertest.Edit(stored(greedy), "stations:", "others:"))
 			deployed := w.Deploy(stored(newStations))
 			require.Equal(t, "same definition, takes its name over from old, whose dataset stays an input of "+
-				"reader/shout until they are deployed again", deployed.Changes[1].Reason)
+				"reader/shout until it is deployed again", deployed.Changes[1].Reason)
 			require.Equal(t, []string{"old a"}, w.Read("stations")["2024-01-01"], "until the swap")
 			w.Settle()
 			require.Equal(t, []string{"new a"}, w.Read("stations")["2024-01-01"])

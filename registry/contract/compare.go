@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -144,8 +145,8 @@ func (c *comparison) name(was, now *Dataset) {
 		return
 	}
 	if stay := c.staying(was, now); len(stay) > 0 {
-		f.Text += fmt.Sprintf(", but the dataset of job %s stays an input of %s until they are deployed again",
-			was.Job, strings.Join(stay, ", "))
+		f.Text += fmt.Sprintf(", but the dataset of job %s stays an input of %s until %s deployed again",
+			was.Job, strings.Join(stay, ", "), plural.Word(len(stay), "it is", "they are"))
 		f.Consumers = stay
 	}
 	c.add(f)
@@ -330,8 +331,19 @@ func keyed(columns []string) string {
 // checks compares the checks that keep bad revisions from readers.
 func (c *comparison) checks(was, now *Dataset) {
 	added, removed := without(now.Checks, was.Checks), without(was.Checks, now.Checks)
+	changed := slices.DeleteFunc(slices.Clone(added), func(name string) bool { return !slices.Contains(removed, name) })
+	isChanged := func(name string) bool { return slices.Contains(changed, name) }
+	removed = slices.DeleteFunc(removed, isChanged)
+
 	if len(added) > 0 {
-		text := fmt.Sprintf("dataset %s would be checked by %s, too", was.Name, strings.Join(added, ", "))
+		how := []string{}
+		if others := slices.DeleteFunc(slices.Clone(added), isChanged); len(others) > 0 {
+			how = append(how, fmt.Sprintf("by %s, too", strings.Join(others, ", ")))
+		}
+		if len(changed) > 0 {
+			how = append(how, fmt.Sprintf("in another way by %s", strings.Join(changed, ", ")))
+		}
+		text := fmt.Sprintf("dataset %s would be checked %s", was.Name, strings.Join(how, ", and "))
 		if was.Generation == now.Generation && holds(now.Checks, added) {
 			text += ": what it has now is checked before the version serves"
 		}

@@ -112,13 +112,13 @@ func TestCompare(t *testing.T) {
 			"refuses dataset_renamed: dataset x would be renamed to y, but other/sums reads it by its name",
 			"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job job2: " +
 				"whoever reads it by name gets other rows, but the dataset of job job1 stays an input of other/sums " +
-				"until they are deployed again"}},
+				"until it is deployed again"}},
 		"swapped while read": {of(dataset(one, "x"), dataset(two, "y")), of(dataset(one, "y"), dataset(two, "x")),
 			called("y"), []string{
 				"says dataset_renamed: dataset x would be renamed to y",
 				"asks allow-moves name_moved: the name x would move from the dataset of job job1 to that of job " +
 					"job2: whoever reads it by name gets other rows, but the dataset of job job1 stays an input of " +
-					"other/sums until they are deployed again",
+					"other/sums until it is deployed again",
 				"says dataset_renamed: dataset y would be renamed to x",
 				"asks allow-moves name_moved: the name y would move from the dataset of job job2 to that of job " +
 					"job1: whoever reads it by name gets other rows"}},
@@ -202,6 +202,9 @@ func TestCompare(t *testing.T) {
 				"says checks_added: dataset x would be checked by not_null(n), too: " +
 					"what it has now is checked before the version serves",
 				"says checks_removed: dataset x would no longer be checked by unique(n)"}},
+		"another bound of a check": {checked(contract.Check{Hash: "a", Name: "row_count", Severity: "warn"}),
+			checked(contract.Check{Hash: "b", Name: "row_count", Severity: "warn"}), contract.Facts{}, []string{
+				"says checks_added: dataset x would be checked in another way by row_count"}},
 		"a check that only warns": {x, checked(contract.Check{Hash: "b", Name: "not_null(n)", Severity: "warn"}),
 			contract.Facts{}, []string{"says checks_added: dataset x would be checked by not_null(n), too"}},
 	} {

@@ -14,6 +14,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/storage"
 )
@@ -136,8 +137,8 @@ func (d *deploy) noteTakeovers(changes []registry.Change) {
 		if t, ok := d.taken[c.Dataset]; ok && c.Action != Remove {
 			c.Reason += ", takes its name over from " + t.from
 			if len(t.readers) > 0 {
-				c.Reason += ", whose dataset stays an input of " + strings.Join(t.readers, ", ") +
-					" until they are deployed again"
+				c.Reason += fmt.Sprintf(", whose dataset stays an input of %s until %s deployed again",
+					strings.Join(t.readers, ", "), plural.Word(len(t.readers), "it is", "they are"))
 			}
 		}
 	}

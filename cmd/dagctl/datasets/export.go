@@ -136,7 +136,7 @@ func export(ctx context.Context, c *cli.CLI, api *cli.Client, body map[string]an
 			return fault.New(fault.Unavailable, "the rows broke off").WithHint("export them again")
 		}
 		if header.Get(query.TruncatedHeader) == "true" {
-			defer fmt.Fprintf(c.Err, "There are more than these rows, %s of them; raise --limit to see more.\n", rows)
+			defer fmt.Fprintf(c.Err, "There are more rows than these %s; raise --limit to see more.\n", rows)
 		}
 		return nil
 	})

@@ -102,7 +102,7 @@ others have 1000 unless --limit says otherwise. --explain prints how the stateme
 			}
 
 			if answer.Truncated {
-				defer fmt.Fprintf(c.Err, "There are more than these %d rows; raise --limit to see more.\n",
+				defer fmt.Fprintf(c.Err, "There are more rows than these %d; raise --limit to see more.\n",
 					len(answer.Rows))
 			}
 			if explain && c.Output == "table" {

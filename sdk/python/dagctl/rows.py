@@ -43,6 +43,7 @@ class RowWriter:
         if isinstance(columns, str):
             raise TypeError("columns is a list of names, or a dict of names and types, not a text")
         self.rows = 0
+        self._named = bool(columns)  # some row has a field
         self._output, self._key, self._columns = output, partition_key, list(columns)
         self._types = dict(columns) if isinstance(columns, Mapping) else {}
         self._shown = shown  # the types are those that values showed
@@ -54,6 +55,7 @@ class RowWriter:
         value = _members(row)
         if self._columns:
             value = {name: value.get(name) for name in self._columns}
+        self._named = self._named or bool(value)
         line = self._line(value)
         if self._file is None:
             self._file = self._begin()
@@ -115,6 +117,11 @@ class RowWriter:
             _remove(path)
 
     def _finish(self) -> None:
+        if self.rows and not self._named:
+            raise Unfit(
+                f"output {self._output.name}: no row has a field, so there is no column that they could be stored by: name "
+                "columns, or write no rows"
+            )
         if self._file is not None:
             self._send()
         elif self._types and not self.rows:

@@ -619,6 +619,7 @@ class TestData(Case):
     def test_what_is_no_row(self) -> None:
         for row, message in [
             ([1], "a row is a dict"),
+            ({}, "output rows: no row has a field, so there is no column that they could be stored by"),
             ({"n": decimal.Decimal("NaN")}, "output rows: column 'n', row 1: NaN is no number that a DECIMAL has; use None"),
             ({"n": decimal.Decimal("1e-9"), "m": decimal.Decimal(10) ** 38}, "'m' needs 39 digits, and a DECIMAL has 38"),
         ]:
