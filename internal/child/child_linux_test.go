@@ -338,7 +338,7 @@ func TestAParentStaysFree(t *testing.T) {
 func BenchmarkStart(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
 		for b.Loop() {
-			cmd := exec.Command("/proc/self/exe", "stranger", `{"Disk":0}`)
+			cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 			require.NoError(b, cmd.Run())
 		}
 	})
