@@ -97,7 +97,7 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 			LEFT JOIN unnest($2::uuid[], $3::int[]) AS b(org, reads) ON b.org = s.org_id
 			WHERE d.n <= $4 - coalesce(b.reads, 0) AND s.next_fire_at <= $1 AND coalesce(s.reading_until <= $1, true)
 			FOR UPDATE OF s SKIP LOCKED)
-		UPDATE sources s SET reading_until = $5, last_fire_at = $1, state = 'Running', error = NULL, updated_at = $1
+		UPDATE sources s SET reading_until = $5, last_fire_at = $1, state = 'Running', updated_at = $1
 		FROM taken t WHERE t.org_id = s.org_id AND t.dag_name = s.dag_name AND t.job_name = s.job_name
 		RETURNING s.org_id, s.dag_name, s.job_name, s.next_fire_at`,
 		append([]any{now, orgs, counts, readersPerOrg, now.Add(readingFor), src.dispatcher.Only,

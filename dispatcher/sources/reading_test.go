@@ -98,6 +98,28 @@ func TestAReadingThatIsCutOffIsRepeated(t *testing.T) {
 	require.Len(t, w.Tasks("read0"), 1)
 }
 
+// Whoever looks while a source is read anew hears what was wrong with it the last time, and not that nothing is.
+func TestAnErrorStandsUntilTheSourceHasBeenReadAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(polls("daily", "a"))
+	w.Probe.Fail("a", errors.New("no such folder"))
+	w.Poll()
+	wrong := func() int { return w.Count(`SELECT FROM sources WHERE error = 'enumerate: no such folder'`) }
+	require.Equal(t, 1, wrong())
+
+	w.Probe.Fail("a", nil)
+	thaw := w.Probe.Freeze("a")
+	w.Exec(`UPDATE sources SET next_fire_at = now()`)
+	_, err := w.D.Sources.Fire(t.Context(), time.Now())
+	require.NoError(t, err)
+	require.Equal(t, 1, w.Count(`SELECT FROM sources WHERE reading_until > now()`))
+	require.Equal(t, 1, wrong())
+	thaw()
+	w.D.Sources.EndReading()
+	require.Zero(t, wrong())
+}
+
 // A source that polls once a day is not lost for a day if it cannot be read once.
 func TestASourceThatCannotBeReadIsReadAgainSoon(t *testing.T) {
 	t.Parallel()
