@@ -2,8 +2,11 @@ package examples_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,6 +53,26 @@ func TestTemplateOperator(t *testing.T) {
 	processtest.Eventually(t, "the new line is counted", func() bool { return rows()[1][1] == float64(3) })
 	require.Equal(t, [][]any{{"/", 1.0, 0.0}, {"/cart", 3.0, 1.0}, {"/search", 2.0, 1.0}}, rows())
 	server.Stop(t)
+}
+
+// A program's folder comes first where Python looks for modules: one called operator.py would take the place of
+// Python's own, which others of its modules need.
+func TestNoProgramTakesTheNameOfAModule(t *testing.T) {
+	t.Parallel()
+	const list = "import sys; print(*sys.stdlib_module_names)"
+	out, err := exec.CommandContext(t.Context(), "python3", "-c", list).Output()
+	require.NoError(t, err)
+	modules := strings.Fields(string(out))
+	require.Contains(t, modules, "operator")
+
+	for _, root := range []string{".", "../cmd/dagctl/dagfile/templates"} {
+		require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if name, is := strings.CutSuffix(filepath.Base(path), ".py"); is {
+				require.NotContains(t, modules, name, path)
+			}
+			return err
+		}))
+	}
 }
 
 // TestTemplateWorker runs what `dagctl init --template worker` writes: a server, which runs the worker, too.
