@@ -136,7 +136,7 @@ func TestUDFsReadTheirInputsInAFormat(t *testing.T) {
 			if !confines(t) {
 				return
 			}
-			code := map[string]string{"run.sh": `grep -q '"files":\["/task/inputs/given/0.` + format + `"\]' || exit 64
+			code := map[string]string{"run.sh": `grep -q '"files":\["[^"]*/inputs/given/0.` + format + `"\]' || exit 64
 printf '{"unchanged": true, "result": "%s"}' "$(base64 -w0 inputs/given/0.` + format + `)"`}
 			w, log := udfWorld(t, operators.UDFOptions{}, code)
 			made := assignment("command", map[string]any{"argv": []string{"sh", "-c",
