@@ -325,6 +325,7 @@ func (r *Registry) FindNamed(
 ) (found []Named, err error) {
 	args := []any{caller.OrgID, strings.ToLower(text), limit}
 	hidden := HiddenJob(caller, &args)
+
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT dag, job FROM (

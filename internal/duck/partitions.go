@@ -84,6 +84,7 @@ func (f *keyFinder) from(n map[string]any, where any, alone bool, ctes []string)
 			keys = demanded(where, name, sourceName(n))
 		}
 		f.mention(n, keys, ctes)
+
 	case text(n, "type") == "JOIN" && (kind == "REGULAR" || kind == "CROSS") && n["sample"] == nil &&
 		slices.Contains(joinsByCondition, joined):
 		left, _ := n["left"].(map[string]any)
@@ -91,6 +92,7 @@ func (f *keyFinder) from(n map[string]any, where any, alone bool, ctes []string)
 		f.from(left, where, false, ctes)
 		f.from(right, where, false, ctes)
 		f.walk(n["condition"], ctes)
+
 	default:
 		f.walk(n, ctes)
 	}

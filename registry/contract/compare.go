@@ -185,11 +185,8 @@ func (c *comparison) broken(kind Kind, was *Dataset, readers []string, what, how
 	f := Finding{Kind: kind, Level: Says, Dataset: was.Name, Text: fmt.Sprintf("dataset %s %s", was.Name, what),
 		Consumers: readers}
 	if len(readers) > 0 {
-		read := "read"
-		if len(readers) == 1 {
-			read = "reads"
-		}
-		f.Text += fmt.Sprintf(", but %s %s it%s", strings.Join(readers, ", "), read, how)
+		f.Text += fmt.Sprintf(", but %s %s it%s", strings.Join(readers, ", "),
+			plural.Word(len(readers), "reads", "read"), how)
 		f.Breaking, f.Hint = true, "deploy those DAGs without that input first"
 		if kind != DatasetRemoved {
 			f.Hint = "keep the name, or " + f.Hint
@@ -331,14 +328,20 @@ func keyed(columns []string) string {
 // checks compares the checks that keep bad revisions from readers.
 func (c *comparison) checks(was, now *Dataset) {
 	added, removed := without(now.Checks, was.Checks), without(was.Checks, now.Checks)
-	changed := slices.DeleteFunc(slices.Clone(added), func(name string) bool { return !slices.Contains(removed, name) })
-	isChanged := func(name string) bool { return slices.Contains(changed, name) }
-	removed = slices.DeleteFunc(removed, isChanged)
+	var fresh, changed []string
+	for _, name := range added {
+		if slices.Contains(removed, name) {
+			changed = append(changed, name)
+		} else {
+			fresh = append(fresh, name)
+		}
+	}
+	removed = slices.DeleteFunc(removed, func(name string) bool { return slices.Contains(changed, name) })
 
 	if len(added) > 0 {
 		how := []string{}
-		if others := slices.DeleteFunc(slices.Clone(added), isChanged); len(others) > 0 {
-			how = append(how, fmt.Sprintf("by %s, too", strings.Join(others, ", ")))
+		if len(fresh) > 0 {
+			how = append(how, fmt.Sprintf("by %s, too", strings.Join(fresh, ", ")))
 		}
 		if len(changed) > 0 {
 			how = append(how, fmt.Sprintf("in another way by %s", strings.Join(changed, ", ")))
@@ -483,6 +486,7 @@ func diffColumns(was, now []dag.Column) (d columnDiff) {
 			}
 		}
 	}
+
 	for _, n := range now {
 		if !slices.ContainsFunc(was, func(w dag.Column) bool { return sqltext.Same(n.Name, w.Name) }) {
 			d.added = append(d.added, n.Name)
