@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,10 +197,12 @@ func TestBirthdaysThroughAYear(t *testing.T) {
 		require.NoError(t, c.owner.QueryRow(t.Context(), `SELECT payload->>'user' FROM tasks WHERE id = $1`,
 			task.ID).Scan(&user))
 		out[user] = true
-		// On a busy machine, a request may have no answer within its second, beside those of the script.
+		// Beside the script's failures, a request may have no answer within its second on a busy machine, or go out on
+		// a connection that the receiver is closing, which then notes nothing of it.
 		if user != "lost" && user != "refused" {
-			require.NotZero(t, c.count(t, fmt.Sprintf(`SELECT count(*) FROM task_attempts WHERE task_id = '%s'
-				AND error LIKE '%%did not answer within%%'`, task.ID)), "%s is dead though all were answered: %s", user, c.attemptsOf(t, task.ID.String()))
+			ends, noted := c.attemptsOf(t, task.ID.String()), len(c.received(t, user))
+			require.True(t, strings.Contains(ends, "did not answer within") || noted < task.Attempt,
+				"%s is dead though all %d were answered: %s", user, noted, ends)
 		}
 		c.must(t, "tasks", "retry", task.ID.String(), "--yes")
 	}
