@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/mattn/go-runewidth"
 	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
 
@@ -159,12 +160,12 @@ func (t *Table) Write(w io.Writer) {
 	widths := make([]int, len(t.Header))
 	numeric := make([]bool, len(t.Header))
 	for i, h := range t.Header {
-		widths[i], numeric[i] = utf8.RuneCountInString(h), len(t.rows) > 0
+		widths[i], numeric[i] = Width(h), len(t.rows) > 0
 	}
 
 	for _, row := range t.rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], Width(cell))
 			numeric[i] = numeric[i] && (cell == "" || isNumber(cell))
 		}
 	}
@@ -175,10 +176,10 @@ func (t *Table) Write(w io.Writer) {
 	line := func(row []string, paint func(i int, text string) string) {
 		var b strings.Builder
 		for i, cell := range row {
-			if utf8.RuneCountInString(cell) > widths[i] {
+			if Width(cell) > widths[i] {
 				cell = OneLine(cell, widths[i])
 			}
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			pad := strings.Repeat(" ", widths[i]-Width(cell))
 			switch {
 			case numeric[i]:
 				b.WriteString(pad + paint(i, cell))
@@ -239,14 +240,20 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
+// columns counts a character as the column or two that a terminal gives it, in every locale alike.
+var columns = &runewidth.Condition{}
+
+// Width returns how many columns of a terminal text takes.
+func Width(text string) int { return columns.StringWidth(text) }
+
 // OneLine replaces control characters, which must not reach a terminal, and shortens text to the width of a cell. It
 // leaves out the traceback of an error.
 func OneLine(text string, widest int) string {
 	text = strings.Map(harmless, fault.Headline(text))
-	if utf8.RuneCountInString(text) <= widest {
+	if Width(text) <= widest {
 		return text
 	}
-	return string([]rune(text)[:widest-1]) + "…"
+	return columns.Truncate(text, widest, "…")
 }
 
 func harmless(r rune) rune {

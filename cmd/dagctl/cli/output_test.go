@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,4 +26,16 @@ func TestArgumentsForShells(t *testing.T) {
 	} {
 		require.Equal(t, want, Argument(path))
 	}
+}
+
+// A character of two columns counts as two, so that the columns after it stay below each other.
+func TestTableAlignsWideCharacters(t *testing.T) {
+	table := Table{Header: []string{"NAME", "ROWS"}}
+	table.Add("日本語 🚀", "1")
+	table.Add("größe", "12")
+	var b strings.Builder
+	table.Write(&b)
+	require.Equal(t, "NAME       ROWS\n日本語 🚀     1\ngröße        12\n", b.String())
+	require.Equal(t, "日本…", OneLine("日本語です", 6))
+	require.Equal(t, "e\u0301", OneLine("e\u0301", 1))
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -214,19 +213,19 @@ func buildLines(v registry.Version, build *views.BuildProgress, style cli.Style,
 	label, columns := 0, make([]int, 4)
 
 	for _, d := range shown {
-		label = max(label, utf8.RuneCountInString(cli.OneLine(datasetLabel(d), 40)))
+		label = max(label, cli.Width(cli.OneLine(datasetLabel(d), 40)))
 		for i, cell := range datasetCells(d) {
-			columns[i] = max(columns[i], utf8.RuneCountInString(cell))
+			columns[i] = max(columns[i], cli.Width(cell))
 		}
 	}
 
 	lines := []string{style.Bold(cli.OneLine(head, width))}
 	for _, d := range shown {
 		name := cli.OneLine(datasetLabel(d), 40)
-		text := name + strings.Repeat(" ", label-utf8.RuneCountInString(name)) + "  " + bar(d)
+		text := name + strings.Repeat(" ", label-cli.Width(name)) + "  " + bar(d)
 		for i, cell := range datasetCells(d) {
 			if columns[i] > 0 {
-				text += "  " + strings.Repeat(" ", columns[i]-utf8.RuneCountInString(cell)) + cell
+				text += "  " + strings.Repeat(" ", columns[i]-cli.Width(cell)) + cell
 			}
 		}
 
