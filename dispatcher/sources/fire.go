@@ -27,6 +27,7 @@ type dueSource struct {
 	Name    string
 	FireAt  time.Time
 	Held    bool          // it was due earlier, and had to wait
+	asked   bool          // somebody wants it now
 	job     *registry.Job // the active one
 	nextDue *time.Time    // nil: no clock fires it again
 	failed  error
@@ -90,7 +91,7 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 	held := src.pressure.Held()
 	err := pg.InTx(ctx, src.pool, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT org_id, dag_name, job_name, next_fire_at, held FROM sources
+			SELECT org_id, dag_name, job_name, next_fire_at, held, asked FROM sources
 			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND NOT `+held.Condition(2)+`
 			  AND `+tasks.NotPaused+`
 			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{now}, held.Args()...)...)
@@ -98,7 +99,7 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 			return err
 		}
 		due, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s dueSource, err error) {
-			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt, &s.Held)
+			return s, row.Scan(&s.Org, &s.DAG, &s.Name, &s.FireAt, &s.Held, &s.asked)
 		})
 		if err != nil {
 			return err
@@ -132,7 +133,8 @@ func setNextFire(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name st
 const fireAgain = time.Minute
 
 // fireOne moves a source on to its next time, and makes its task. Times that passed since this process looked last, or
-// while the source was held, were missed because of us: each is made up for.
+// while the source was held, were missed because of us: each is made up for. While the task of a polled source waits
+// for a retry, its times pass: otherwise each would begin anew, and failures would never add up.
 func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
 	job, err := src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
 	if err != nil {
@@ -149,7 +151,8 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 	}
 	held := ours && s.nextDue != nil && !s.nextDue.After(now)
 	if _, err := tx.Exec(ctx, `
-		UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', error = NULL, updated_at = $5, held = $6
+		UPDATE sources SET next_fire_at = $4, last_fire_at = $5, state = 'Running', error = NULL, updated_at = $5, held = $6,
+			asked = false
 		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3`,
 		s.Org, s.DAG, s.Name, s.nextDue, now, held); err != nil {
 		return err
@@ -158,7 +161,14 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 	if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
 		return err
 	}
-	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{firedTask(job, s.FireAt)}}, now)
+	task := firedTask(job, s.FireAt)
+	if job.Def.Source.Kind == "poll" && !s.asked {
+		retried, err := tasks.AwaitRetry(ctx, tx, job.Origin, []string{task.Slot})
+		if err != nil || retried[task.Slot] {
+			return err // the retry looks for what is new
+		}
+	}
+	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)
 	return err
 }
 

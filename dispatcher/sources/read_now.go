@@ -87,7 +87,7 @@ func makeDue(ctx context.Context, tx pgx.Tx, job *registry.Job, now time.Time) (
 			SELECT org_id, dag_name, job_name, next_fire_at,
 			       coalesce(next_fire_at <= $4, false) AND coalesce(reading_until <= $4, true) AS due
 			FROM sources WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 FOR UPDATE)
-		UPDATE sources s SET next_fire_at = CASE WHEN b.due THEN b.next_fire_at ELSE $4 END FROM before b
+		UPDATE sources s SET next_fire_at = CASE WHEN b.due THEN b.next_fire_at ELSE $4 END, asked = true FROM before b
 		WHERE s.org_id = b.org_id AND s.dag_name = b.dag_name AND s.job_name = b.job_name
 		RETURNING s.next_fire_at, NOT b.due`, job.OrgID, job.DAG, job.Name, now).Scan(&at, &made)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -1,6 +1,7 @@
 package sources_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -376,6 +377,37 @@ func TestAPollOfWhatCannotBeEnumerated(t *testing.T) {
 	w.Settle()
 	require.Equal(t, 2, w.Attempts("tick"))
 	require.Equal(t, int64(2), w.Published("after")[today])
+}
+
+// A polled source whose task waits for its retry is not begun anew by each of its times: its failures add up.
+func TestAPollWhoseTaskWaitsForItsRetry(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Edit(scheduled, `kind: cron, schedule: "0 6 * * *", timezone: America/New_York`,
+		"kind: poll, every: 1h", "\n    partition_by: { time: day, timezone: America/New_York }", ""))
+	w.Settle()
+	w.Probe.On("tick", func(context.Context, *operators.Task) (operators.Result, error) {
+		return operators.Result{}, errors.New("no answer")
+	})
+
+	w.Poll()
+	w.Settle()
+	for n := range dag.DefaultMaxAttempts - 1 {
+		w.Poll()
+		require.Len(t, w.Tasks("tick"), 2, "after %d failures", n+1)
+		w.Promote(dispatchertest.Later(time.Hour))
+		w.Settle()
+	}
+	require.Equal(t, []string{"all Completed", "all Failed error"}, w.Tasks("tick"))
+	require.Equal(t, 1, w.Count(`SELECT FROM waiting WHERE reason = 'dead'`))
+	w.Poll()
+	w.Settle()
+	require.Len(t, w.Tasks("tick"), 3, "the next time tries again")
+
+	readNow(w, "scheduled", "tick")
+	w.Fire()
+	require.Len(t, w.Tasks("tick"), 4, "who asks for it now does not wait for the retry")
+	w.Check()
 }
 
 func must[T any](v T, err error) T {
