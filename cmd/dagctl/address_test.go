@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,6 +60,11 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.deployReadings(t, "2026-01-01", "2026-01-02")
+	second := filepath.Join(t.TempDir(), "dag.yaml")
+	text := strings.Replace(readingsDAG, "name: readings\n", "name: readings\ndescription: Of two stations.\n", 1)
+	require.NoError(t, os.WriteFile(second, []byte(text), 0o600))
+	must(t, w.env(t, writer), "deploy", second)
+
 	env := w.env(t, reader)
 	env["DAGCTL_COMPLETION_TIME"] = "1m"
 	for line, want := range map[string]string{
@@ -72,6 +79,9 @@ func TestCompletion(t *testing.T) {
 		"tasks list --partition ":                     "",
 		"why-not daily_highest 2026-01-02":            "2026-01-02",
 		"secrets delete ":                             "",
+		"diff readings v1 ":                           "v1 v2",
+		"promote readings v":                          "v1 v2",
+		"rollback readings --to ":                     "v1",
 	} {
 		words := strings.Split(line, " ")
 		out := must(t, env, append([]string{"__completeNoDesc"}, words...)...)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/registry"
 )
 
 // completionTime is how long a shell waits for names from the server, unless DAGCTL_COMPLETION_TIME says otherwise.
@@ -27,9 +29,11 @@ type completer func(ctx context.Context, api *cli.Client, args []string, typed s
 func completeNames(c *cli.CLI, root *cobra.Command) {
 	byWord := map[string]completer{"DAG": dagNames, "[DAG]": dagNames, "DAG/JOB": jobNames, "DAG[/JOB]": jobNames,
 		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|JOB": taskNames, "DATASET": datasetNames,
-		"DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames}
+		"DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames, "V1": versionNames, "V2": versionNames,
+		"VERSION": versionNames, "[VERSION]": versionNames}
 	byCommand := map[string]completer{"datasets": datasetNames, "secrets": secretNames}
-	byFlag := map[string]completer{"dag": dagNames, "partition": partitionNames, "job": jobsOfFlag}
+	byFlag := map[string]completer{"dag": dagNames, "partition": partitionNames, "job": jobsOfFlag,
+		"to": versionsBefore}
 
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -56,6 +60,9 @@ func completeNames(c *cli.CLI, root *cobra.Command) {
 		}
 		for flag, f := range byFlag {
 			if cmd.Flags().Lookup(flag) == nil {
+				continue
+			}
+			if flag == "to" && cmd.Name() != "rollback" { // of others it is a time or a partition
 				continue
 			}
 			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, args []string, typed string) (
@@ -168,6 +175,38 @@ func jobsOfFlag(ctx context.Context, api *cli.Client, args []string, _ string) (
 		return nil, false
 	}
 	return namesOfJobs(ctx, api, args[0]), false
+}
+
+// versionNames completes a version of the DAG that is named before it.
+func versionNames(ctx context.Context, api *cli.Client, args []string, _ string) ([]string, bool) {
+	return versionsOf(ctx, api, args, func(registry.Version) bool { return true }), false
+}
+
+// versionsBefore completes a version that served before, and that can serve again.
+func versionsBefore(ctx context.Context, api *cli.Client, args []string, _ string) ([]string, bool) {
+	return versionsOf(ctx, api, args, func(v registry.Version) bool {
+		return v.Status == registry.Superseded && v.ShrunkAt == nil
+	}), false
+}
+
+// versionsOf returns the newest versions of a DAG that fit, such as v12.
+func versionsOf(
+	ctx context.Context, api *cli.Client, args []string, fits func(registry.Version) bool,
+) (names []string) {
+	if len(args) == 0 {
+		return nil
+	}
+	found, err := cli.Fetch[registry.Version](ctx, api, cli.DAGPath(args[0])+"/versions", nil,
+		cli.Page{Limit: completions})
+	if err != nil {
+		return nil
+	}
+	for _, v := range found {
+		if fits(v) {
+			names = append(names, fmt.Sprint("v", v.Number))
+		}
+	}
+	return names
 }
 
 // partitionNames completes a partition of what is named before it: of a dataset, of a job, or of a DAG's tasks.
