@@ -68,7 +68,7 @@ class RowWriter:
             self._output._attempt.check()
 
     def _line(self, value: Dict[str, Any]) -> bytes:
-        exact = [name for name, v in value.items() if isinstance(v, decimal.Decimal)]
+        exact = [name for name, v in value.items() if type(v) not in _AS_THEY_ARE and isinstance(v, decimal.Decimal)]
         if not exact:
             return _dumped(value).encode() + b"\n"
         for name in exact:
@@ -142,9 +142,12 @@ class RowWriter:
             self._file = None
 
 
+_AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))  # most values, which `encode` would only return
+
+
 def _members(row: Any) -> Dict[str, Any]:
     """Return a row as JSON, but for the Decimals of its columns."""
-    if isinstance(row, Mapping):
+    if isinstance(row, (dict, Mapping)):
         given: Iterable[Any] = row.items()
     elif dataclasses.is_dataclass(row) and not isinstance(row, type):
         given = ((f.metadata.get("json", f.name), getattr(row, f.name)) for f in dataclasses.fields(row))
@@ -153,12 +156,11 @@ def _members(row: Any) -> Dict[str, Any]:
         if isinstance(value, dict):
             return value
         raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
-    return {str(k): v if isinstance(v, decimal.Decimal) else encode(v) for k, v in given}
+    return {str(k): v if type(v) in _AS_THEY_ARE or isinstance(v, decimal.Decimal) else encode(v) for k, v in given}
 
 
-def _dumped(value: Any) -> str:
-    # NaN, Infinity and -Infinity are no JSON, but the server reads them, as it writes them.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+# NaN, Infinity and -Infinity are no JSON, but the server reads them, as it writes them.
+_dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def decimal_types(path: str, names: Iterable[str]) -> Dict[str, str]:
