@@ -1,13 +1,17 @@
 package upkeep_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/upkeep"
+	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -64,6 +68,63 @@ func TestDeleteDAG(t *testing.T) {
 	require.ErrorContains(t, err, "purged")
 	w.Serve(dispatchertest.Upkept)
 	require.Len(t, w.Read("letters_made"), 2)
+}
+
+// A DAG of many origins has as many open tasks as one of few, and none of them is looked up in the sets of open tasks.
+func TestOpenTasksOfManyOriginsAreCountedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.Pair)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Poll()
+	count := func(dag string) (open int, lookups int64) {
+		t.Helper()
+		require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) (err error) {
+			looked := func() (n int64, err error) {
+				err = tx.QueryRow(ctx, `SELECT sum(idx_scan) FROM pg_stat_xact_user_tables
+					WHERE relname IN ('ready', 'leases', 'waiting')`).Scan(&n)
+				return n, err
+			}
+			before, err := looked()
+			if err != nil {
+				return err
+			}
+			if open, err = upkeep.OpenTasksOf(ctx, tx, w.Caller.OrgID, dag); err != nil {
+				return err
+			}
+			after, err := looked()
+			lookups = after - before
+			return err
+		}))
+		return open, lookups
+	}
+	few, _ := count("letters")
+	require.Equal(t, 1, few)
+	other, _ := count("pair")
+	require.Equal(t, 1, other)
+
+	w.Exec(`
+		INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, origin_job_id, fingerprint, base_fingerprint,
+			activation, runtime, operator, operator_version, source, config_hash, update_strategy, effect,
+			definition)
+		SELECT id, org_id, 'old_' || n, dag_name, dag_version_id, id, 'old_' || n, 'old_' || n, activation, runtime,
+			operator, operator_version, source, config_hash, update_strategy, effect, '{}'
+		FROM (SELECT gen_random_uuid() AS id, n FROM generate_series(1, 1100) AS n) AS old,
+			(SELECT org_id, dag_name, dag_version_id, activation, runtime, operator, operator_version, source,
+				config_hash, update_strategy, effect FROM jobs WHERE dag_name = 'letters' AND name = 'raw') AS j`)
+	w.Exec(`INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, rank)
+		SELECT gen_random_uuid(), org_id, id, '', 'elsewhere', 0 FROM jobs WHERE name IN ('old_1', 'old_7')`)
+	w.Exec(`INSERT INTO ready (task_id, org_id, origin_job_id, slot, runtime, rank)
+		SELECT gen_random_uuid(), org_id, gen_random_uuid(), '', 'elsewhere', 0 FROM jobs, generate_series(1, 20)`)
+	w.Exec(`INSERT INTO waiting (task_id, org_id, origin_job_id, slot, reason, rank)
+		SELECT gen_random_uuid(), org_id, id, '', 'dead', 0 FROM jobs WHERE name IN ('old_1', 'old_8', 'old_9')`)
+	w.Exec(`ANALYZE ready, leases, waiting`)
+	many, lookups := count("letters")
+	require.Equal(t, few+5, many)
+	require.LessOrEqual(t, lookups, int64(3))
+	again, _ := count("pair")
+	require.Equal(t, other, again, "what other DAGs have open is not counted")
 }
 
 // A pause belongs to the name: nobody sees it while there is no DAG of the name, and it is there when one comes back.

@@ -24,3 +24,6 @@ func (u *Upkeep) MarkGarbage(ctx context.Context, org uuid.UUID, now time.Time) 
 
 // InUse is inUse.
 var InUse = inUse
+
+// OpenTasksOf is openTasksOf.
+var OpenTasksOf = openTasksOf
