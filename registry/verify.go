@@ -93,15 +93,11 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		if v.held {
 			check = func() error { return r.Storage.Verify(ctx, v.manifest) }
 		}
-		switch e := check(); {
-		case fault.Is(e, fault.NotFound), fault.Is(e, fault.Invalid):
-			v.Problem = e.Error()
+		if v.Problem, err = problemOf(check()); v.Problem != "" {
 			if v.Served {
 				v.Remedy = remake(v.Dataset, v.DAG+"/"+v.Job, v.source, v.Key)
 			}
 			lost = append(lost, v.LostRevision)
-		default:
-			err = e
 		}
 	}
 	if err != nil {
@@ -112,6 +108,40 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		next = &RevisionPosition{found[n-1].Version, found[n-1].Key, found[n-1].Revision}
 	}
 	return lost, len(found), next, nil
+}
+
+// problemOf tells what is wrong with a revision from errors of the check itself.
+func problemOf(err error) (problem string, failed error) {
+	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
+		return err.Error(), nil
+	}
+	return "", err
+}
+
+// Stored is a published revision as its row describes it.
+type Stored struct {
+	Revision
+	generation storage.Generation
+}
+
+// LoadStored loads a published revision of an org's dataset, to be compared with the storage.
+func LoadStored(ctx context.Context, tx pgx.Tx, org uuid.UUID, ref Ref, revision int64) (s Stored, err error) {
+	if s.Revision, err = LoadRevision(ctx, tx, ref, revision); err != nil {
+		return s, err
+	}
+	s.generation = storage.Generation{OrgID: org, Dataset: s.Dataset}
+	var store []byte
+	if err := tx.QueryRow(ctx, `SELECT org_slug(org_id), storage FROM dataset_versions WHERE org_id = $1 AND id = $2`,
+		org, ref.Version).Scan(&s.generation.OrgSlug, &store); err != nil {
+		return s, fmt.Errorf("storage of a dataset version: %w", err)
+	}
+	return s, SetGeneration(&s.generation, ref.Version, store)
+}
+
+// VerifyStored compares a published revision with the storage, as VerifyFiles does. An error says nothing about the
+// revision.
+func (r *Registry) VerifyStored(ctx context.Context, s Stored) (problem string, err error) {
+	return problemOf(r.Storage.VerifyPublished(ctx, s.generation, s.Key, s.Revision.Revision, s.Manifest))
 }
 
 // sourceOf is the SQL of the kind of source of the job that makes dataset d now; empty: it has none.

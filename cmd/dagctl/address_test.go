@@ -28,6 +28,9 @@ func TestAddressesOfTasks(t *testing.T) {
 		must(t, env, "why", address)
 		require.Contains(t, dagctl(t, env, "tasks", "retry", address).err, "Completed", address)
 	}
+	for _, dataset := range []string{"daily_highest", "readings/landing/0"} {
+		require.Contains(t, must(t, env, "why", dataset+"@2026-01-01"), "it has been published", dataset)
+	}
 	newest := decode[[]views.Task](t, env, "tasks", "list", "--job", "daily", "--limit", "1")[0]
 	require.Equal(t, newest.ID, decode[views.TaskDetail](t, env, "tasks", "get", "readings/daily").ID)
 

@@ -111,7 +111,8 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 				r.Error, err = deploy.FailedChecks(ctx, e.tx, job, i, ref, made.Revision)
 			}
 		case "Purged":
-			r = e.purged(job, o.Name, key)
+			r = e.again(job, o.Name, key)
+			r.Code = whyPurged
 		default:
 			continue
 		}

@@ -34,6 +34,7 @@ type Explainer struct {
 	builds      *builds.Builds
 	views       *views.Views
 	backends    backends.RuntimeMap
+	dispatcher  *dispatcher.Dispatcher // knows the health of the storage
 	baseURL     string
 	workerToken string
 }
@@ -42,6 +43,6 @@ type Explainer struct {
 func New(c Config) *Explainer {
 	d := c.Dispatcher
 	return &Explainer{requests: d.Requests, registry: d.Registry, stale: d.Stale, sources: c.Sources,
-		builds: c.Builds, views: c.Views,
+		builds: c.Builds, views: c.Views, dispatcher: d,
 		backends: c.Runtimes, baseURL: d.BaseURL, workerToken: c.WorkerToken}
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// purged says what brings a purged partition of a job's output back: by itself, and by a command where there is one.
-func (e *explainer) purged(job *registry.Job, output, key string) Reason {
-	r := Reason{Code: whyPurged, Partition: key, Detail: "its inputs or its definition change"}
+// again says what makes a partition of a job's output again that is gone: by itself, and by a command where there is
+// one.
+func (e *explainer) again(job *registry.Job, output, key string) Reason {
+	r := Reason{Partition: key, Detail: "its inputs or its definition change"}
 	by, source := job.Def.PartitionBy, job.Def.Source
 	run := "dagctl run " + job.Address()
 
@@ -19,7 +20,7 @@ func (e *explainer) purged(job *registry.Job, output, key string) Reason {
 	case job.Def.Effect == dag.EffectExternal:
 		r.Command = doneAgain(job)
 	case job.Def.Splits() || stale.ReadsNew(job):
-		r.Command = "dagctl rematerialize " + job.Address() + "/" + output
+		r.Command = rematerialize(job, output)
 	case by.Kind == dag.ByCursor:
 		r.Detail = "its source reads that position again"
 	case source == nil || job.Def.Asked():
@@ -35,6 +36,11 @@ func (e *explainer) purged(job *registry.Job, output, key string) Reason {
 		r.Detail = "its source gives it again"
 	}
 	return r
+}
+
+// rematerialize is the command that makes a whole output again.
+func rematerialize(job *registry.Job, output string) string {
+	return "dagctl rematerialize " + job.Address() + "/" + output
 }
 
 // readAgain reports whether a backfill reads a source's partitions again; see control.StartBackfill.

@@ -332,6 +332,7 @@ func (e *explainer) maker(ctx context.Context, name string, w *Why) (registry.Da
 func (y *Explainer) PartitionWhyNot(
 	ctx context.Context, caller authz.Caller, name, key string, now time.Time,
 ) (Why, error) {
+	var found *stored
 	w, err := y.explain(ctx, caller, now, func(ctx context.Context, e *explainer, w *Why) error {
 		dataset, job, err := e.maker(ctx, name, w)
 		if err != nil || job == nil {
@@ -342,7 +343,7 @@ func (y *Explainer) PartitionWhyNot(
 		}
 
 		w.Partition = key
-		if w.Reasons, err = e.served(ctx, dataset, key); err != nil {
+		if w.Reasons, found, err = e.served(ctx, dataset, job, key); err != nil {
 			return err
 		}
 		bad, err := e.badRows(ctx, dataset, key)
@@ -353,6 +354,10 @@ func (y *Explainer) PartitionWhyNot(
 		w.Reasons = slices.Concat(w.Reasons, bad, more)
 		return err
 	})
+	if err == nil && found != nil {
+		w.Reasons = y.seen(ctx, found, w.Reasons)
+		addTexts(w.Reasons)
+	}
 	return w, fault.Wrap(err, fmt.Sprintf("why not %s %s", name, key))
 }
 
@@ -374,23 +379,27 @@ func gone(err error) error {
 	return err
 }
 
-// served explains since when readers see a partition or, where no version serves, why none does.
-func (e *explainer) served(ctx context.Context, d registry.Dataset, key string) ([]Reason, error) {
+// served explains since when readers see a partition, with what the storage is to have of it, or, where no version
+// serves, why none does.
+func (e *explainer) served(
+	ctx context.Context, d registry.Dataset, job *registry.Job, key string,
+) ([]Reason, *stored, error) {
 	if d.Version == nil {
-		return e.version(ctx, d.DAG)
+		reasons, err := e.version(ctx, d.DAG)
+		return reasons, nil, err
 	}
 
 	ref := registry.Ref{Version: *d.Version, Key: key}
 	published, err := registry.PublishedAt(new(pg.Batch), []registry.Ref{ref}).Get(ctx, e.tx)
 	if err != nil || len(published) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
-	r, err := registry.LoadRevision(ctx, e.tx, ref, published[ref])
+	found, err := e.publishedAt(ctx, job, ref, published[ref])
 	if err != nil {
-		return nil, gone(err)
+		return nil, nil, gone(err)
 	}
 	return []Reason{{Code: whyPublished, Dataset: d.Name, Partition: key, Job: d.DAG + "/" + d.Job,
-		Since: &r.Materialized}}, nil
+		Since: &found.revision.Materialized}}, found, nil
 }
 
 // toBe returns the dataset that gets a name with the first version that publishes it, while that is built or has

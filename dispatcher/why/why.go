@@ -10,8 +10,8 @@ import (
 // An explanation of why a task does not run, a partition is missing or a job does nothing is a tree of reasons. It asks
 // the code that decides (decide for what is wanted, gate for builds, the sets for tasks), so it cannot differ from what
 // happens. task.go explains tasks, data.go and inputs.go partitions by what they are made from, purged.go those that
-// were purged, firing.go sources, unfinished.go versions that are being built; read.go has the questions that callers
-// ask, and wording.go the texts of the answers.
+// were purged, lost.go those whose files are gone, firing.go sources, unfinished.go versions that are being built;
+// read.go has the questions that callers ask, and wording.go the texts of the answers.
 
 // Why is the explanation of one task, job, dataset or partition.
 type Why struct {
@@ -89,6 +89,8 @@ const (
 	whySkipped    Code = "skipped"
 	// Partitions.
 	whyPublished     Code = "published"
+	whyFileGone      Code = "file_gone"
+	whyFileUnseen    Code = "file_unseen"
 	whyLate          Code = "late"
 	whyUpToDate      Code = "up_to_date"
 	whyBadRows       Code = "bad_rows"
@@ -140,8 +142,9 @@ var Codes = []Code{
 	WhyHandedBack, WhyRunAt, WhyHeldBack, WhyPaused, WhyNoAuthority, WhyUnknownKey, WhyDead, WhyRunning, WhyLeaseLost,
 	WhySilent, WhyCanceling, whyMore,
 	WhyCompleted, WhyFailed, WhyCanceled, WhySuperseded, whySkipped,
-	whyPublished, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected, whyPurged, whyWaits, whyInputMet,
-	whyInputMissing, whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
+	whyPublished, whyFileGone, whyFileUnseen, whyLate, whyUpToDate, whyBadRows, whyChecksPending, whyRejected,
+	whyPurged, whyWaits, whyInputMet, whyInputMissing,
+	whyBlockedInput, whyUndecided, whyUnchanged, whyNotFed, whyNotExamined,
 	whySourceWaits, whySourceManual, whySourceIdle, whySourceFailed, whySourceLacks, whySourceLeftOut,
 	whySourcePending, whyBeforeFirst, whyNotEnded, whyAskedAgain, whyNotAskedAgain, whyGaveNothing,
 	whyBackpressure, whyQuota,

@@ -159,7 +159,11 @@ func limitSentence(r Reason) string {
 
 var dataWordings = map[Code]wording{
 	whyPublished: {"something", func(r Reason) string { return "it has been published" + since(r.Since) }},
-	whyLate:      {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
+	whyFileGone:  {"something", goneSentence},
+	whyFileUnseen: {"something", func(r Reason) string {
+		return "whether its file is there could not be looked at" + saying(r.Detail)
+	}},
+	whyLate: {"something", func(r Reason) string { return "it is late: it was due" + at(r.Since) }},
 	whyUpToDate: {"something", func(r Reason) string {
 		if len(r.Because) > 0 {
 			return "it is up to date with what its inputs have, and a task that would bring them more is dead"

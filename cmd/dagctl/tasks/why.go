@@ -19,13 +19,14 @@ import (
 // WhyCommand returns `dagctl why`.
 func WhyCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use:   "why TASK|DATASET|JOB",
+		Use:   "why TASK|DATASET|DATASET@PARTITION|JOB",
 		Short: "Explain why a task, a dataset or a job makes no progress",
 		Long: `Explains what a task, a dataset or a job (DAG/JOB) waits for: a missing input, a running task, a limit
-and the tasks that hold it, a pause, the next attempt, or a build and what keeps it from serving. With --output json
-each reason has a code whose meaning does not change.`,
+and the tasks that hold it, a pause, the next attempt, or a build and what keeps it from serving. DATASET@PARTITION is
+what why-not takes. With --output json each reason has a code whose meaning does not change.`,
 		Example: `  dagctl why 0199a2f4-5c1e-7b0c-9a3e-1f2d3c4b5a69
   dagctl why daily_delays
+  dagctl why daily_delays@2026-01-03
   dagctl why us-flights/landing`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,8 +50,8 @@ func WhyNotCommand(c *cli.CLI) *cobra.Command {
 		Use:   "why-not DATASET PARTITION",
 		Short: "Explain why readers do not see a partition, or not a newer revision of it",
 		Long: `Explains why a partition of a dataset does not exist, or was not made from the latest revisions of its
-inputs: what it waits for, as far upstream as that goes. With --output json each reason has a code whose meaning does
-not change.`,
+inputs: what it waits for, as far upstream as that goes. Of one that exists it says so too if its file is gone or cannot
+be read, and how to mend that. With --output json each reason has a code whose meaning does not change.`,
 		Example: "  dagctl why-not daily_delays 2026-01-03",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,9 +59,8 @@ not change.`,
 			if err != nil {
 				return err
 			}
-			var why why.Why
-			path := cli.DatasetPath(args[0]) + "/partitions/" + url.PathEscape(args[1]) + "/why-not"
-			if err := api.Get(cmd.Context(), path, nil, &why); err != nil {
+			why, err := askWhyNot(cmd.Context(), api, args[0], args[1])
+			if err != nil {
 				return err
 			}
 
@@ -69,8 +69,14 @@ not change.`,
 	}
 }
 
+// askWhyNot asks about a partition of a dataset.
+func askWhyNot(ctx context.Context, api *cli.Client, dataset, partition string) (why why.Why, err error) {
+	err = api.Get(ctx, cli.DatasetPath(dataset)+"/partitions/"+url.PathEscape(partition)+"/why-not", nil, &why)
+	return why, err
+}
+
 // askWhy asks about a task, a job or a dataset, according to the form of the name: an id is that of a task or of a
-// dataset, DAG/JOB that of a job, and anything else that of a dataset.
+// dataset, DAG/JOB that of a job, DATASET@PARTITION that of a partition, and anything else that of a dataset.
 func askWhy(ctx context.Context, api *cli.Client, name string) (why why.Why, err error) {
 	if _, notID := uuid.Parse(name); notID == nil {
 		if err = api.Get(ctx, "/v1/tasks/"+url.PathEscape(name)+"/why", nil, &why); !fault.Is(err, fault.NotFound) {
@@ -82,6 +88,9 @@ func askWhy(ctx context.Context, api *cli.Client, name string) (why why.Why, err
 		return why, err
 	}
 
+	if dataset, partition, ok := strings.Cut(name, "@"); ok && strings.Count(dataset, "/") != 1 {
+		return askWhyNot(ctx, api, dataset, partition)
+	}
 	if dag, job, ok := strings.Cut(name, "/"); ok && strings.Contains(job, "@") {
 		id, err := newestTask(ctx, api, dag, job)
 		if err == nil {

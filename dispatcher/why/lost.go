@@ -1,0 +1,141 @@
+package why
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/registry"
+)
+
+// lookTime bounds how long an answer waits for the storage.
+const lookTime = 3 * time.Second
+
+// stored is the published revision of the partition that was asked about, and what is said if its bytes are gone.
+type stored struct {
+	revision registry.Stored
+	lost     Reason
+}
+
+// seen adds to the reasons about a partition what the storage has of it. A file that is gone takes the place of what is
+// true of the rows of the database alone: that readers see it, and that it is up to date.
+func (y *Explainer) seen(ctx context.Context, s *stored, reasons []Reason) []Reason {
+	problem, unseen := y.look(ctx, s.revision)
+	switch {
+	case unseen != "":
+		return insertAfterPublished(reasons, Reason{Code: whyFileUnseen, Job: s.lost.Job, Hidden: s.lost.Hidden,
+			Partition: s.lost.Partition, Detail: unseen})
+	case problem == "":
+		return reasons
+	}
+
+	if s.lost.Error = problem; s.lost.Hidden {
+		s.lost.Error = ""
+	}
+	kept := []Reason{s.lost}
+	for _, r := range reasons {
+		if r.Code != whyPublished && (r.Code != whyUpToDate || len(r.Because) > 0) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// insertAfterPublished puts a reason behind the one that says that readers see the partition.
+func insertAfterPublished(reasons []Reason, r Reason) []Reason {
+	out := make([]Reason, 0, len(reasons)+1)
+	for _, other := range reasons {
+		if out = append(out, other); other.Code == whyPublished {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// look asks the storage for one revision. problem says what is wrong with it; unseen, why that could not be found out,
+// without the names of folders and buckets.
+func (y *Explainer) look(ctx context.Context, s registry.Stored) (problem, unseen string) {
+	if unseen = y.dispatcher.Health.Reason(); unseen != "" {
+		return "", unseen
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	type answer struct {
+		problem string
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() { // a file system that hangs does not heed ctx
+		problem, err := y.registry.VerifyStored(ctx, s)
+		answers <- answer{problem, err}
+	}()
+	var got answer
+	select {
+	case got = <-answers:
+	case <-ctx.Done():
+		got.err = ctx.Err()
+	}
+
+	if got.problem == "" && got.err == nil {
+		return "", ""
+	}
+	// A folder that is not mounted, and a bucket that is refused, lack files, too.
+	if h := y.dispatcher.Health; h != nil {
+		if unseen = h.Look(ctx); unseen != "" {
+			return "", unseen
+		}
+	}
+	switch {
+	case got.err == nil:
+		return got.problem, ""
+	case errors.Is(got.err, context.DeadlineExceeded):
+		return "", "the storage did not answer in time"
+	}
+	return "", "the storage could not be asked"
+}
+
+// publishedAt prepares a look at the storage for a published revision.
+func (e *explainer) publishedAt(
+	ctx context.Context, job *registry.Job, ref registry.Ref, revision int64,
+) (*stored, error) {
+	found, err := registry.LoadStored(ctx, e.tx, e.caller.OrgID, ref, revision)
+	if err != nil {
+		return nil, err
+	}
+
+	lost := Reason{Code: whyFileGone, Partition: ref.Key, Since: &found.Materialized}
+	if output := outputOf(job, ref.Version); output >= 0 {
+		again := e.again(job, job.Outputs[output].Name, ref.Key)
+		lost.Command, lost.Detail = again.Command, again.Detail
+		if job.Def.Asked() { // what it is asked for again is published only if it has other rows
+			lost.Command = rematerialize(job, job.Outputs[output].Name)
+		}
+	}
+	lost, err = e.about(ctx, job, lost)
+	return &stored{found, lost}, err
+}
+
+// outputOf returns the index of the job's output that a generation holds; -1: another definition made it.
+func outputOf(job *registry.Job, generation uuid.UUID) int {
+	for i, o := range job.Outputs {
+		if o.Generation.Version == generation {
+			return i
+		}
+	}
+	return -1
+}
+
+// goneSentence puts whyFileGone into words.
+func goneSentence(r Reason) string {
+	text := "what is stored of it cannot be read" + saying(r.Error) +
+		"; queries and tasks that read it fail. Restore it"
+	switch {
+	case r.Command != "":
+		text += ", or make it again: " + r.Command
+	case r.Detail != "":
+		text += "; otherwise it comes back when " + r.Detail
+	}
+	return text
+}

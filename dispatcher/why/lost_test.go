@@ -1,0 +1,102 @@
+package why_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dagctl/dagctl/dispatcher/control"
+	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/internal/tests3"
+	"github.com/dagctl/dagctl/storage"
+	"github.com/dagctl/dagctl/storage/health"
+)
+
+// loseFile removes the files that only the newest revision of a published partition has, and returns the name of one.
+func loseFile(w *dispatchertest.World, job, key string) (name string) {
+	w.T.Helper()
+	w.Row(`SELECT p.files -> 0 ->> 'path' FROM partition_versions p
+		JOIN datasets d ON d.id = p.dataset_uuid AND d.producer_job_name = $1
+		WHERE p.partition_key = $2 AND p.state = 'Published'`, job, key)(&name)
+	require.NoError(w.T, os.Remove(filepath.Join(w.Data, name)))
+	return name
+}
+
+// Who asks about a partition whose file is gone hears that, and how it is made again; what is said does so.
+func TestWhyNotOfAPartitionWhoseFileIsGone(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Upkept)
+	require.Equal(t, []string{"published", "up_to_date"},
+		dispatchertest.CodesIn(w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons))
+
+	again := func(job string) {
+		day := dispatchertest.FirstDay
+		done := w.Follow(w.Backfill(control.BackfillRequest{Job: job, From: day, To: day, Existing: "all"}))
+		require.Equal(t, "Completed", done.Status)
+	}
+	for _, c := range []struct{ job, dataset, command string }{
+		{"made", "letters_made", "dagctl run letters/made --partition 2024-01-01"},
+		{"raw", "letters/raw/0", "dagctl backfill letters/raw --from 2024-01-01 --to 2024-01-01 --existing all"},
+	} {
+		file := loseFile(w, c.job, dispatchertest.FirstDay)
+		_, err := w.TryRead(c.dataset)
+		require.Error(t, err)
+
+		reasons := w.WhyNot(c.dataset, dispatchertest.FirstDay).Reasons
+		codes := dispatchertest.CodesIn(reasons)
+		require.Equal(t, "file_gone", codes[0])
+		require.False(t, slices.Contains(codes, "up_to_date"), codes)
+		require.Equal(t, "letters/"+c.job+" 2024-01-01: what is stored of it cannot be read: file "+file+
+			" is missing from the storage; queries and tasks that read it fail. Restore it, or make it again: "+
+			c.command, reasons[0].Text)
+		require.Equal(t, c.command, reasons[0].Command)
+
+		again(c.job) // what the command does
+		require.Len(t, w.Read(c.dataset), 1)
+		require.Equal(t, "published", dispatchertest.CodesIn(w.WhyNot(c.dataset, dispatchertest.FirstDay).Reasons)[0])
+	}
+}
+
+// The rows of a table can be lost, too.
+func TestWhyNotOfAPartitionWhoseRowsAreGone(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.InTables)
+	require.Equal(t, []string{"published", "up_to_date"},
+		dispatchertest.CodesIn(w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons))
+	w.Exec(`DELETE FROM data_acme._revisions`)
+	require.Equal(t, []string{"file_gone"},
+		dispatchertest.CodesIn(w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons))
+}
+
+// While the storage is away, nobody knows whether a file is there; the rest of the answer stands.
+func TestWhyNotWhileTheStorageIsAway(t *testing.T) {
+	t.Parallel()
+	srv := tests3.Start(t)
+	w := dispatchertest.NewWorld(t, func(c *storage.Config) {
+		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Region: srv.Region, Endpoint: srv.Endpoint, PathStyle: true,
+			AccessKeyID: srv.AccessKeyID, SecretAccessKey: srv.SecretAccessKey}
+	})
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Upkept)
+	srv.Kill()
+
+	reasons := w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons
+	require.Equal(t, []string{"published", "file_unseen", "up_to_date"}, dispatchertest.CodesIn(reasons))
+	require.Contains(t, reasons[1].Text, "whether its file is there could not be looked at: ")
+
+	h, err := health.New(health.Config{Storage: w.Storage, Pool: w.Pool, Log: w.D.Log})
+	require.NoError(t, err)
+	reason := h.Look(t.Context())
+	require.NotEmpty(t, reason)
+	w.D.Health = h
+	reasons = w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons
+	require.Equal(t, []string{"published", "file_unseen", "up_to_date"}, dispatchertest.CodesIn(reasons))
+	require.Contains(t, reasons[1].Text, reason)
+}
