@@ -83,6 +83,7 @@ func TestCompletion(t *testing.T) {
 		"why-not daily_highest 2026-01-02":            "2026-01-02",
 		"secrets delete ":                             "",
 		"diff readings v1 ":                           "v1 v2",
+		"why readings/d":                              "readings/daily",
 		"promote readings v":                          "v1 v2",
 		"rollback readings --to ":                     "v1",
 	} {

@@ -28,9 +28,9 @@ type completer func(ctx context.Context, api *cli.Client, args []string, typed s
 // no, they complete nothing.
 func completeNames(c *cli.CLI, root *cobra.Command) {
 	byWord := map[string]completer{"DAG": dagNames, "[DAG]": dagNames, "DAG/JOB": jobNames, "DAG[/JOB]": jobNames,
-		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|JOB": taskNames, "DATASET": datasetNames,
-		"DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames, "V1": versionNames, "V2": versionNames,
-		"VERSION": versionNames, "[VERSION]": versionNames}
+		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|DATASET@PARTITION|JOB": taskNames,
+		"DATASET": datasetNames, "DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames, "V1": versionNames,
+		"V2": versionNames, "VERSION": versionNames, "[VERSION]": versionNames}
 	byCommand := map[string]completer{"datasets": datasetNames, "secrets": secretNames}
 	byFlag := map[string]completer{"dag": dagNames, "partition": partitionNames, "job": jobsOfFlag,
 		"to": versionsBefore}
