@@ -249,8 +249,8 @@ func (d *Dispatcher) pollAgain(
 	}
 
 	_, err = tx.Exec(ctx, `
-		UPDATE sources SET next_fire_at = $4
-		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND next_fire_at > $4`,
+		UPDATE sources SET next_fire_at = least(next_fire_at, $4), asked = true
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND next_fire_at IS NOT NULL`,
 		org, dataset.DAG, dataset.Job, now)
 	if err != nil {
 		return fmt.Errorf("poll %s/%s again: %w", dataset.DAG, dataset.Job, err)

@@ -444,3 +444,9 @@ func (p Products) Owner(dagName, job string) (owner string) {
 	}
 	return owner
 }
+
+// NameOf returns the name of a dataset, as commands take it.
+func NameOf(ctx context.Context, tx pgx.Tx, org, dataset uuid.UUID) (name string, err error) {
+	err = tx.QueryRow(ctx, `SELECT name FROM datasets WHERE org_id = $1 AND id = $2`, org, dataset).Scan(&name)
+	return name, fault.Wrap(err, "name of a dataset")
+}

@@ -141,6 +141,25 @@ func TestDevOnceFailsWhereATaskDoes(t *testing.T) {
 	require.Contains(t, r.err, "dag.yaml:1:1")
 }
 
+// A source that always fails is begun anew by each of its times; with --once that ends when no attempt is left.
+func TestDevOnceFailsWhereASourceAlwaysDoes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "dag.yaml"), []byte(`name: away
+jobs:
+  - name: source
+    operator: command
+    source: { kind: poll, every: 1s }
+    max_attempts: 2
+    retry: { initial_seconds: 1, multiplier: 1, max_seconds: 1 }
+    config: { argv: [/bin/false] }
+`), 0o600))
+	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", processtest.DataFolder(t))
+	require.Equal(t, cli.ExitFailed, r.code, r.out+r.err)
+	require.Contains(t, r.out, "dead away/source")
+	require.Contains(t, r.err, "not everything completed")
+}
+
 func TestDevServesAndFollowsSaves(t *testing.T) {
 	t.Parallel()
 	dir, data := starterFolder(t), processtest.DataFolder(t)

@@ -133,8 +133,8 @@ func setNextFire(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name st
 const fireAgain = time.Minute
 
 // fireOne moves a source on to its next time, and makes its task. Times that passed since this process looked last, or
-// while the source was held, were missed because of us: each is made up for. While the task of a polled source waits
-// for a retry, its times pass: otherwise each would begin anew, and failures would never add up.
+// while the source was held, were missed because of us: each is made up for. While a task of a polled source is open,
+// its times pass: otherwise each would begin anew what waits for its retry, and failures would never add up.
 func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
 	job, err := src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
 	if err != nil {
@@ -163,9 +163,9 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 	}
 	task := firedTask(job, s.FireAt)
 	if job.Def.Source.Kind == "poll" && !s.asked {
-		retried, err := tasks.AwaitRetry(ctx, tx, job.Origin, []string{task.Slot})
-		if err != nil || retried[task.Slot] {
-			return err // the retry looks for what is new
+		open, err := tasks.IsOpen(ctx, tx, tasks.Slot{Origin: job.Origin, Key: task.Slot})
+		if err != nil || open {
+			return err // the next time looks for what comes after it
 		}
 	}
 	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -146,6 +147,15 @@ func AwaitRetry(ctx context.Context, tx pgx.Tx, origin uuid.UUID, slots []string
 	var slot string
 	_, err = pgx.ForEachRow(rows, []any{&slot}, func() error { found[slot] = true; return nil })
 	return found, err
+}
+
+// IsOpen reports whether a slot has a task that is queued, that runs, or that waits for its retry.
+func IsOpen(ctx context.Context, tx pgx.Tx, s Slot) (open bool, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM waiting WHERE origin_job_id = $1 AND slot = $2 AND reason <> $3)
+		    OR EXISTS (SELECT FROM ready WHERE origin_job_id = $1 AND slot = $2)
+		    OR EXISTS (SELECT FROM leases WHERE origin_job_id = $1 AND slot = $2)`, s.Origin, s.Key, WaitDead).Scan(&open)
+	return open, fault.Wrap(err, "look for an open task")
 }
 
 // DeadOrigins lists the origins of an org that have dead tasks.

@@ -111,8 +111,11 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 				r.Error, err = deploy.FailedChecks(ctx, e.tx, job, i, ref, made.Revision)
 			}
 		case "Purged":
-			r = e.again(job, o.Name, key)
-			r.Code = whyPurged
+			var dataset string
+			if dataset, err = registry.NameOf(ctx, e.tx, e.caller.OrgID, o.Generation.Dataset); err == nil {
+				r = e.again(job, dataset, key)
+				r.Code = whyPurged
+			}
 		default:
 			continue
 		}

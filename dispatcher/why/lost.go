@@ -3,10 +3,12 @@ package why
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -96,9 +98,9 @@ func (y *Explainer) look(ctx context.Context, s registry.Stored) (problem, unsee
 	return "", "the storage could not be asked"
 }
 
-// publishedAt prepares a look at the storage for a published revision.
+// publishedAt prepares a look at the storage for a published revision of a dataset.
 func (e *explainer) publishedAt(
-	ctx context.Context, job *registry.Job, ref registry.Ref, revision int64,
+	ctx context.Context, job *registry.Job, dataset string, ref registry.Ref, revision int64,
 ) (*stored, error) {
 	found, err := registry.LoadStored(ctx, e.tx, e.caller.OrgID, ref, revision)
 	if err != nil {
@@ -106,25 +108,24 @@ func (e *explainer) publishedAt(
 	}
 
 	lost := Reason{Code: whyFileGone, Partition: ref.Key, Since: &found.Materialized}
-	if output := outputOf(job, ref.Version); output >= 0 {
-		again := e.again(job, job.Outputs[output].Name, ref.Key)
+	switch made := makes(job, ref.Version); {
+	case made && job.Def.UpdateStrategy == dag.Append && job.Def.Source != nil:
+		// A run appends to what is gone, and what was appended before is not asked for again.
+	case made && job.Def.Asked(): // what it is asked for again is published only if it has other rows
+		lost.Command = rematerialize(dataset)
+	case made:
+		again := e.again(job, dataset, ref.Key)
 		lost.Command, lost.Detail = again.Command, again.Detail
-		if job.Def.Asked() { // what it is asked for again is published only if it has other rows
-			lost.Command = rematerialize(job, job.Outputs[output].Name)
-		}
 	}
 	lost, err = e.about(ctx, job, lost)
 	return &stored{found, lost}, err
 }
 
-// outputOf returns the index of the job's output that a generation holds; -1: another definition made it.
-func outputOf(job *registry.Job, generation uuid.UUID) int {
-	for i, o := range job.Outputs {
-		if o.Generation.Version == generation {
-			return i
-		}
-	}
-	return -1
+// makes reports whether a generation is one of the job's outputs; otherwise another definition made it.
+func makes(job *registry.Job, generation uuid.UUID) bool {
+	return slices.ContainsFunc(job.Outputs, func(o registry.OutputGeneration) bool {
+		return o.Generation.Version == generation
+	})
 }
 
 // goneSentence puts whyFileGone into words.

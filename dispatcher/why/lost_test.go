@@ -4,10 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/tests3"
@@ -99,4 +101,57 @@ func TestWhyNotWhileTheStorageIsAway(t *testing.T) {
 	reasons = w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons
 	require.Equal(t, []string{"published", "file_unseen", "up_to_date"}, dispatchertest.CodesIn(reasons))
 	require.Contains(t, reasons[1].Text, reason)
+}
+
+// accounts has what is made again as a whole only, and what is not made again: what somebody told it.
+const accounts = `
+name: mail
+jobs:
+  - name: uploads
+    operator: file_source
+    source: { kind: poll, every: 10s }
+    partition_by: key
+    config: { path: ".", pattern: "{key}.csv", format: csv, types: { range_start: BIGINT, range_end: BIGINT } }
+  - name: tens
+    operator: range_aggregator
+    inputs: [{ from: { job: uploads } }]
+    execution_strategy: PerUpdate
+    partition_by: none
+    update_strategy: append
+    unique_key: [range_start]
+    config: { size: 10 }
+  - name: told
+    operator: command
+    source: { kind: manual }
+    partition_by: none
+    update_strategy: append
+    unique_key: [n]
+    config: { argv: [/bin/sh, -c, "dir=$(sed 's/.*\"dir\": *\"\\([^\"]*\\)\".*/\\1/'); printf 'n\n1\n' > $dir/x.csv"] }
+publish:
+  numbers: { from: { job: tens } }
+  sayings: { from: { job: told } }
+`
+
+// A dataset that is made again as a whole is named as commands take it. What a run would only append to is restored, or
+// is gone.
+func TestWhyNotOfWhatWasAppended(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Drop("a.csv", "range_start,range_end\n0,10\n")
+	w.Serve(accounts)
+	w.Settle()
+	w.Enqueue("told", dispatcher.EnqueueItem{})
+	w.Settle()
+
+	for _, c := range []struct{ job, dataset, command, end string }{
+		{"tens", "numbers", "dagctl rematerialize numbers", "Restore it, or make it again: " +
+			"dagctl rematerialize numbers"},
+		{"told", "sayings", "", "Restore it"},
+	} {
+		loseFile(w, c.job, "all")
+		reason := w.WhyNot(c.dataset, "all").Reasons[0]
+		require.EqualValues(t, "file_gone", reason.Code)
+		require.Equal(t, c.command, reason.Command)
+		require.True(t, strings.HasSuffix(reason.Text, c.end), reason.Text)
+	}
 }

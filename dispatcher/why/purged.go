@@ -9,9 +9,9 @@ import (
 	"github.com/dagctl/dagctl/registry"
 )
 
-// again says what makes a partition of a job's output again that is gone: by itself, and by a command where there is
+// again says what makes a partition of a job's dataset again that is gone: by itself, and by a command where there is
 // one.
-func (e *explainer) again(job *registry.Job, output, key string) Reason {
+func (e *explainer) again(job *registry.Job, dataset, key string) Reason {
 	r := Reason{Partition: key, Detail: "its inputs or its definition change"}
 	by, source := job.Def.PartitionBy, job.Def.Source
 	run := "dagctl run " + job.Address()
@@ -20,7 +20,7 @@ func (e *explainer) again(job *registry.Job, output, key string) Reason {
 	case job.Def.Effect == dag.EffectExternal:
 		r.Command = doneAgain(job)
 	case job.Def.Splits() || stale.ReadsNew(job):
-		r.Command = rematerialize(job, output)
+		r.Command = rematerialize(dataset)
 	case by.Kind == dag.ByCursor:
 		r.Detail = "its source reads that position again"
 	case source == nil || job.Def.Asked():
@@ -38,10 +38,8 @@ func (e *explainer) again(job *registry.Job, output, key string) Reason {
 	return r
 }
 
-// rematerialize is the command that makes a whole output again.
-func rematerialize(job *registry.Job, output string) string {
-	return "dagctl rematerialize " + job.Address() + "/" + output
-}
+// rematerialize is the command that makes a whole dataset again.
+func rematerialize(dataset string) string { return "dagctl rematerialize " + dataset }
 
 // readAgain reports whether a backfill reads a source's partitions again; see control.StartBackfill.
 func (e *explainer) readAgain(job *registry.Job) bool {

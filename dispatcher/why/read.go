@@ -394,7 +394,7 @@ func (e *explainer) served(
 	if err != nil || len(published) == 0 {
 		return nil, nil, err
 	}
-	found, err := e.publishedAt(ctx, job, ref, published[ref])
+	found, err := e.publishedAt(ctx, job, d.Name, ref, published[ref])
 	if err != nil {
 		return nil, nil, gone(err)
 	}
