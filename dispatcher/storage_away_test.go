@@ -92,10 +92,7 @@ func TestAFullDiskSpendsNoAttempt(t *testing.T) {
 func TestABucketThatIsAwaySpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
-	w := dispatchertest.NewWorld(t, func(c *storage.Config) {
-		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Region: srv.Region, Endpoint: srv.Endpoint, PathStyle: true,
-			AccessKeyID: srv.AccessKeyID, SecretAccessKey: srv.SecretAccessKey}
-	})
+	w := dispatchertest.NewWorld(t, dispatchertest.InBucket(srv))
 	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
 	w.Serve(dispatchertest.Pair)
 	watched(t, w)

@@ -110,7 +110,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 	return lost, len(found), next, nil
 }
 
-// problemOf tells what is wrong with a revision from errors of the check itself.
+// problemOf parts what a check found to be wrong with a revision from an error of the check itself.
 func problemOf(err error) (problem string, failed error) {
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
 		return err.Error(), nil

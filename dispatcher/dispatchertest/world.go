@@ -24,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/engine/enginetest"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/testdb"
+	"github.com/dagctl/dagctl/internal/tests3"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/standard"
 	"github.com/dagctl/dagctl/registry"
@@ -178,4 +179,12 @@ func (w *World) Start(d *service.Service) (stop func()) {
 func (w *World) Eventually(what string, cond func() bool) {
 	w.T.Helper()
 	require.Eventually(w.T, cond, 30*time.Second, 10*time.Millisecond, what)
+}
+
+// InBucket puts the Parquet files of a world into the bucket of a server.
+func InBucket(srv *tests3.Server) func(*storage.Config) {
+	return func(c *storage.Config) {
+		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Region: srv.Region, Endpoint: srv.Endpoint, PathStyle: true,
+			AccessKeyID: srv.AccessKeyID, SecretAccessKey: srv.SecretAccessKey}
+	}
 }

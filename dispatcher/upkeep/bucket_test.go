@@ -15,14 +15,6 @@ import (
 	"github.com/dagctl/dagctl/storage"
 )
 
-// inBucket puts a world's Parquet files into a bucket.
-func inBucket(srv *tests3.Server) func(*storage.Config) {
-	return func(c *storage.Config) {
-		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Endpoint: srv.Endpoint, PathStyle: true,
-			AccessKeyID: srv.AccessKeyID, SecretAccessKey: srv.SecretAccessKey}
-	}
-}
-
 // objects returns the keys of a bucket.
 func objects(t *testing.T, srv *tests3.Server) (names []string) {
 	t.Helper()
@@ -39,7 +31,8 @@ func objects(t *testing.T, srv *tests3.Server) (names []string) {
 func TestSameRowsInABucket(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
-	worlds := []*dispatchertest.World{dispatchertest.NewWorld(t), dispatchertest.NewWorld(t, inBucket(srv))}
+	worlds := []*dispatchertest.World{dispatchertest.NewWorld(t), dispatchertest.NewWorld(t,
+		dispatchertest.InBucket(srv))}
 	same := func() map[string][]string {
 		t.Helper()
 		rows := worlds[0].Read("letters_made")

@@ -71,6 +71,7 @@ func openTasksOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) 
 	if err != nil {
 		return 0, err
 	}
+
 	sql := `
 		SELECT (SELECT count(*) FROM ready WHERE org_id = $1 AND origin_job_id = ANY($2))
 		     + (SELECT count(*) FROM leases WHERE org_id = $1 AND origin_job_id = ANY($2))
@@ -84,6 +85,7 @@ func openTasksOf(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string) 
 			UNION ALL SELECT origin_job_id FROM waiting WHERE org_id = $1 OFFSET 0) AS open
 		WHERE origin_job_id IN (SELECT unnest($2::uuid[]))`
 	}
+
 	err = tx.QueryRow(ctx, sql, org, origins).Scan(&n)
 	return n, fault.Wrap(err, "count open tasks")
 }

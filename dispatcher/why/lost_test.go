@@ -13,7 +13,6 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/internal/tests3"
-	"github.com/dagctl/dagctl/storage"
 	"github.com/dagctl/dagctl/storage/health"
 )
 
@@ -81,10 +80,7 @@ func TestWhyNotOfAPartitionWhoseRowsAreGone(t *testing.T) {
 func TestWhyNotWhileTheStorageIsAway(t *testing.T) {
 	t.Parallel()
 	srv := tests3.Start(t)
-	w := dispatchertest.NewWorld(t, func(c *storage.Config) {
-		c.S3 = &storage.S3Config{Bucket: srv.Bucket, Region: srv.Region, Endpoint: srv.Endpoint, PathStyle: true,
-			AccessKeyID: srv.AccessKeyID, SecretAccessKey: srv.SecretAccessKey}
-	})
+	w := dispatchertest.NewWorld(t, dispatchertest.InBucket(srv))
 	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
 	w.Serve(dispatchertest.Upkept)
 	srv.Kill()

@@ -341,6 +341,7 @@ func (s *session) noteDead(what string, t views.Task) {
 	switch {
 	case t.Status == "Completed":
 		delete(s.dead, of)
+		s.anew = slices.DeleteFunc(s.anew, func(other string) bool { return other == of })
 	case t.Waiting == "dead":
 		s.dead[of] = true
 	case s.dead[of] && t.Kind == "source" && t.Status != "Canceled" && !slices.Contains(s.anew, of):
@@ -357,7 +358,6 @@ func (s *session) finished(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	s.anew = slices.DeleteFunc(s.anew, func(of string) bool { return !s.dead[of] })
 	if len(s.anew) > 0 {
 		return true, nil
 	}
