@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 		"internal/pgdev",
 		anyInternal},
 
-	"dag":                        {"internal/fault", "internal/literal", "internal/spelling"},
+	"dag":                        {"internal/fault", "internal/late", "internal/literal", "internal/spelling"},
 	"dag/names":                  {"dag", anyInternal},
 	"engine":                     {"dag", "operators/textfile", anyInternal},
 	"engine/enginetest":          {"engine", "engine/inside"},

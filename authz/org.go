@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -32,7 +32,7 @@ type Settings struct {
 }
 
 // goodSlug matches what the check on orgs.slug allows.
-var goodSlug = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+var goodSlug = late.Pattern(`^[a-z][a-z0-9_]{0,39}$`)
 
 // CreateOrg creates an org. The pool is the owner's, as for all changes of orgs: no org may create or change another.
 func CreateOrg(ctx context.Context, owner *pgxpool.Pool, slug, name string) (org Org, err error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 )
@@ -28,7 +28,7 @@ type OrgRole struct {
 }
 
 // goodOrgRole matches an org role as it is written: role:SLUG.
-var goodOrgRole = regexp.MustCompile(`^role:[a-z0-9][a-z0-9_-]{0,39}$`)
+var goodOrgRole = late.Pattern(`^role:[a-z0-9][a-z0-9_-]{0,39}$`)
 
 // orgRoleOf returns how the org role with a slug is written.
 func orgRoleOf(slug string) string { return "role:" + slug }

@@ -4,15 +4,16 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"math/big"
-	"regexp"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // A secret is dagctl_KIND_ followed by 32 random bytes in base 62, which take 43 digits. The prefix lets scanners of
 // source code find leaked secrets.
 const secretDigits = 43
 
-var secretForm = regexp.MustCompile(`^dagctl_([a-z]+)_[0-9A-Za-z]{43}$`)
+var secretForm = late.Pattern(`^dagctl_([a-z]+)_[0-9A-Za-z]{43}$`)
 
 // NewSecret returns a new secret of a kind.
 func NewSecret(kind string) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"time"
 
@@ -73,7 +72,7 @@ type NewToken struct {
 	SubjectFrom SubjectFrom // of a scim token
 }
 
-var goodTokenName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+var goodTokenName = late.Pattern(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
 // goodPattern matches names of DAGs in which * stands for any text.
 var goodPattern = late.Pattern(`^[a-z0-9_*-]{1,63}$`)
@@ -149,7 +148,7 @@ func CheckRoles(role Role, grants []Grant, orgRoles []string) []fault.Problem {
 		if g.Role != RoleProposer && g.Role != RoleWriter {
 			problems.add("grants", "%q cannot be granted on some DAGs: only proposer and writer can", g.Role)
 		}
-		if !goodPattern().MatchString(g.DAGs) {
+		if !goodPattern.MatchString(g.DAGs) {
 			problems.add("grants", "%q is no name or pattern of DAGs: write such as sales-* or orders", g.DAGs)
 		}
 	}
@@ -178,7 +177,7 @@ func (n NewToken) validateWorker(problems *tokenProblems) {
 	}
 	for field, names := range map[string][]string{"runtimes": n.Runtimes, "operators": n.Operators} {
 		for _, name := range names {
-			if !goodClaim().MatchString(name) {
+			if !goodClaim.MatchString(name) {
 				problems.add(field, "%q is not a name: use up to 63 of a-z, 0-9, _ and -, beginning with a letter",
 					name)
 			}

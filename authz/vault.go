@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -151,8 +150,8 @@ const (
 
 var (
 	goodSecretName = late.Pattern(`^[A-Za-z][A-Za-z0-9_.-]{0,126}$`) // as in DAG files
-	goodProgram    = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	goodSecretUser = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
+	goodProgram    = late.Pattern(`^[0-9a-f]{32}$`)
+	goodSecretUser = late.Pattern(`^[a-z][a-z0-9_-]{0,62}(/[a-z][a-z0-9_-]{0,62})?$`)
 )
 
 func updateSecret(ctx context.Context, tx pgx.Tx, caller Caller, sql, name string, args ...any) (Secret, error) {

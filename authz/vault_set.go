@@ -74,7 +74,7 @@ func (v *Vault) ReplaceSecret(
 // validSecret returns an error if a secret cannot be set so.
 func validSecret(name, value string, overlap time.Duration) error {
 	switch {
-	case !goodSecretName().MatchString(name):
+	case !goodSecretName.MatchString(name):
 		return fault.New(fault.Invalid, "%q is not a valid name of a secret", name).
 			WithHint("start with a letter and use only letters, digits, _, . and -, at most 127 characters")
 	case value == "":

@@ -2,11 +2,12 @@ package dag
 
 import (
 	"bytes"
-	"regexp"
 	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Format writes a DAG file in the standard layout: fields in the order of the grammar, two spaces a level, an empty
@@ -167,8 +168,8 @@ func liftComment(item *yaml.Node) {
 func join(a, b string) string { return strings.Trim(a+"\n"+b, "\n") }
 
 var (
-	section = regexp.MustCompile(`^[^\s#-]`)
-	jobItem = regexp.MustCompile(`^  - `)
+	section = late.Pattern(`^[^\s#-]`)
+	jobItem = late.Pattern(`^  - `)
 )
 
 // space puts one empty line before each job, and before each section that has more than one line or follows one that

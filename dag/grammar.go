@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net/mail"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // The grammar of a DAG file, field by field, in the order in which Format writes them. The rules over several fields
@@ -367,7 +368,7 @@ func validMailAddress(text string) error {
 	return nil
 }
 
-var durationPattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$`)
+var durationPattern = late.Pattern(`^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$`)
 
 // ParseDuration reads a Go duration that may also have days of 24 hours (d) and weeks (w): 90s, 1h30m, 30d.
 func ParseDuration(text string) (time.Duration, error) {
@@ -390,7 +391,7 @@ func ParseDuration(text string) (time.Duration, error) {
 }
 
 var (
-	durationPart  = regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)`)
+	durationPart  = late.Pattern(`([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)`)
 	durationUnits = map[string]time.Duration{
 		"ms": time.Millisecond,
 		"s":  time.Second,
@@ -465,7 +466,7 @@ func validStateKey(text string) error {
 	return validTaskKey(text)
 }
 
-var keyTemplate = regexp.MustCompile(`\{([^{}]*)\}`)
+var keyTemplate = late.Pattern(`\{([^{}]*)\}`)
 
 // validTaskKey checks a template over a task's partition and payload.
 func validTaskKey(text string) error {

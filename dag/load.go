@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // load turns text into the one mapping that it must hold, or reports why it cannot. It also reports what YAML allows
@@ -115,7 +116,7 @@ func (l *lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-var yamlErrorText = regexp.MustCompile(`^yaml: (?:line \d+: )?(.*)$`)
+var yamlErrorText = late.Pattern(`^yaml: (?:line \d+: )?(.*)$`)
 
 // reportSyntax reports an error of the YAML library at the last line that the library read.
 func reportSyntax(err error, line int, r *report) {

@@ -2,12 +2,12 @@ package dag
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/spelling"
 )
 
@@ -81,7 +81,7 @@ func (m *macros) read(d *decoder, list value) {
 	}
 }
 
-var macroDefined = regexp.MustCompile(`(?i)\bmacro\s+"?(\w+)`)
+var macroDefined = late.Pattern(`(?i)\bmacro\s+"?(\w+)`)
 
 // faulty lists the macros of files that cannot be used. A file with a fault in it may not be read to its end, so the
 // names are those that seem to be defined.
@@ -201,7 +201,7 @@ func (m *macros) expand(d *decoder, sql string) (string, *ConfigError) {
 	return expanded.Statements[0].SQL, nil
 }
 
-var placeInSQL = regexp.MustCompile(` \(line \d+(, column \d+)?\)`)
+var placeInSQL = late.Pattern(` \(line \d+(, column \d+)?\)`)
 
 // withoutPlace returns a message about a statement without a place in it, where the statement is not that of the file.
 func (m *macros) withoutPlace(at *yaml.Node, message string) string {
@@ -223,7 +223,7 @@ func (m *macros) offset(at *yaml.Node, sql string, f NameFault) int {
 	return strings.Index(sql, f.Unknown)
 }
 
-var unknownFunction = regexp.MustCompile(`^(?:.*: )?(?:there is no function "([^"]+)"|the table function (\w+) is)`)
+var unknownFunction = late.Pattern(`^(?:.*: )?(?:there is no function "([^"]+)"|the table function (\w+) is)`)
 
 // suggest suggests a macro for a function that there is not.
 func (m *macros) suggest(p *Problem) {

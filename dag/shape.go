@@ -2,12 +2,12 @@ package dag
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/spelling"
 )
 
@@ -225,7 +225,7 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // pattern is a text shape from a regular expression that JSON Schema understands too.
 func pattern(expression, rule string) textShape {
-	return textShape{pattern: regexp.MustCompile(expression), rule: rule}
+	return textShape{pattern: late.Pattern(expression), rule: rule}
 }
 
 func oneOf(values ...string) textShape { return textShape{enum: values} }

@@ -2,17 +2,18 @@ package dag
 
 import (
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // textShape is a string.
 type textShape struct {
-	pattern *regexp.Regexp
+	pattern *late.Regexp
 	rule    string                   // the pattern's rule, in words
 	enum    []string                 // the only values allowed
 	instead func(text string) string // what to do instead of a value that is not in enum; may be nil and return ""
@@ -235,7 +236,7 @@ func finite(n *yaml.Node, label string, c *checker) {
 
 var (
 	// yamlNumber matches what looks like a number to a reader, and is text to YAML if a float64 cannot hold it.
-	yamlNumber = regexp.MustCompile(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$`)
+	yamlNumber = late.Pattern(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$`)
 	// octal matches what YAML 1.1 reads as an octal number, and YAML 1.2 as a decimal one.
-	octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+	octal = late.Pattern(`^[-+]?0[0-9_]+$`)
 )

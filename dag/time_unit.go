@@ -3,13 +3,13 @@ package dag
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/spelling"
 )
 
@@ -230,7 +230,7 @@ func (u TimeUnit) counted() (count int, of TimeUnit) {
 }
 
 // countedUnit matches a number of some unit of time, as people write it.
-var countedUnit = regexp.MustCompile(`^(\d{1,6}) *(m|min|minute|h|hr|hour|d|day|w|week|month|quarter|y|year)s?$`)
+var countedUnit = late.Pattern(`^(\d{1,6}) *(m|min|minute|h|hr|hour|d|day|w|week|month|quarter|y|year)s?$`)
 
 // adverbs are what people write in place of a unit.
 var adverbs = map[string]TimeUnit{

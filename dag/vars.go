@@ -1,12 +1,13 @@
 package dag
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Variables. `vars` declares them. ${var.name} in any value of the file, but not in field names or in files that it
@@ -16,7 +17,7 @@ import (
 // and `where`, an unquoted ${var.n} has the type that YAML gives its value, and a quoted one is text. A value is never
 // read as a YAML list or mapping.
 
-var variableReference = regexp.MustCompile(`\$?\$\{var\.([^}]*)\}?`)
+var variableReference = late.Pattern(`\$?\$\{var\.([^}]*)\}?`)
 
 // resolveVariables returns the variables that `vars` declares, with their given or default values.
 func resolveVariables(root value, given map[string]string, c *checker) map[string]string {

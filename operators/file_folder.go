@@ -13,6 +13,7 @@ import (
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // folder is what a file source reads: a root that no link leads out of, and the path within it.
@@ -176,7 +177,7 @@ var placeholders = map[string]string{
 	"{key}":     `(?P<key>[^/]+)`,
 }
 
-var patternPart = regexp.MustCompile(`\{[^{}]*\}|\*|\?|[^{}*?]+|[{}]`)
+var patternPart = late.Pattern(`\{[^{}]*\}|\*|\?|[^{}*?]+|[{}]`)
 
 func compilePattern(text string) (pattern, error) {
 	if text == "" {

@@ -2,11 +2,11 @@ package operators
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/plural"
 )
 
@@ -83,7 +83,7 @@ func (p NamePattern) PartitionOf(name string, by dag.Partitioning) (key string, 
 
 // together matches patterns in which what makes the partition stands before everything that differs within one: dates
 // and hours from the largest to the smallest, or a key that ends with its folder.
-var together = regexp.MustCompile(`^[^*?{}]*(\{key\}(/.*|[^*?{}]*)|` +
+var together = late.Pattern(`^[^*?{}]*(\{key\}(/.*|[^*?{}]*)|` +
 	`(\{(?:month|quarter|year)\}|\{date\}([^*?{}]*\{hour\}([^*?{}]*\{minute\})?)?)(?:[^{}]*))$`)
 
 // Together reports whether, in the order of names, the files of each partition follow each other without others in

@@ -15,7 +15,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators/textfile"
 )
 
@@ -132,7 +132,7 @@ func IsURL(text string) bool {
 	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-var placeholder = regexp.MustCompile(`\{[A-Za-z_]+\}`)
+var placeholder = late.Pattern(`\{[A-Za-z_]+\}`)
 
 // UnknownPlaceholder returns the first placeholder of a text that ExpandURL and ExpandText leave as it is, or "".
 func UnknownPlaceholder(text string) string {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/engine"
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
@@ -80,7 +80,7 @@ func QuoteName(name string) string {
 	return sqltext.Quote(name)
 }
 
-var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+var plainName = late.Pattern(`^[a-z_][a-z0-9_]*$`)
 
 // Run runs one SELECT over the datasets that the caller may see, by their names, in an engine of its own that
 // has their files and nothing else. Storage that keeps only one revision may have replaced a pinned one; Run then

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -69,14 +68,14 @@ const (
 
 // Characters with a meaning in policies or URLs cannot be in a prefix.
 var (
-	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._=-]*(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*$`)
+	prefixPattern = late.Pattern(`^[A-Za-z0-9_][A-Za-z0-9._=-]*(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*$`)
 	bucketPattern = late.Pattern(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 )
 
 // Validate checks the config without accessing the bucket.
 func (c S3Config) Validate() error {
 	switch {
-	case !bucketPattern().MatchString(c.Bucket):
+	case !bucketPattern.MatchString(c.Bucket):
 		return fault.New(fault.Invalid, "bucket %q is not a valid bucket name", c.Bucket)
 	case c.Prefix != "" && !prefixPattern.MatchString(c.Prefix):
 		return fault.New(fault.Invalid, "prefix %q is not valid", c.Prefix).

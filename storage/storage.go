@@ -248,7 +248,7 @@ func (s *Storage) Publish(ctx context.Context, tx pgx.Tx, a Attempt, revision in
 // output in the name of a staging table.
 func partOf(location string) int {
 	text := ""
-	if parts := stagingPattern().FindStringSubmatch(location); parts != nil {
+	if parts := stagingPattern.FindStringSubmatch(location); parts != nil {
 		text = parts[3]
 	} else {
 		name := path.Base(location)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -40,7 +39,7 @@ const (
 const tablePrefix = "postgres:"
 
 var (
-	slugPattern    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
+	slugPattern    = late.Pattern(`^[a-z][a-z0-9_]{0,39}$`)
 	stagingPattern = late.Pattern(
 		`^postgres:(data_[a-z][a-z0-9_]{0,39})\.(_s_[0-9a-f]{32}_[0-9]+_[0-9]+(?:_([0-9]+))?)$`)
 )
@@ -63,11 +62,11 @@ func (*tables) location(a Attempt) string {
 	return location
 }
 
-func (*tables) owns(location string) bool { return stagingPattern().MatchString(location) }
+func (*tables) owns(location string) bool { return stagingPattern.MatchString(location) }
 
 // staging returns the quoted name of a location's table.
 func staging(location string) (string, error) {
-	parts := stagingPattern().FindStringSubmatch(location)
+	parts := stagingPattern.FindStringSubmatch(location)
 	if parts == nil {
 		return "", fault.New(fault.Invalid, "location %q is not a staging table", location)
 	}

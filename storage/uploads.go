@@ -71,7 +71,7 @@ var uploadName = late.Pattern(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$`)
 
 // ValidateUploadName accepts plain file names: at most 255 letters, digits, '.', '_' and '-', without a leading dot.
 func ValidateUploadName(name string) error {
-	if !uploadName().MatchString(name) {
+	if !uploadName.MatchString(name) {
 		return fault.New(fault.Invalid, "%q cannot name an uploaded file", name).
 			WithHint("use 1 to 255 of A-Z a-z 0-9 . _ - without a leading dot, for example part-0001.parquet")
 	}
@@ -120,7 +120,7 @@ func (s *Storage) ListUploads(ctx context.Context, key UploadKey) ([]Upload, err
 	if err != nil {
 		return nil, fmt.Errorf("list the uploads of output %d: %w", key.Output, err)
 	}
-	list = slices.DeleteFunc(list, func(u Upload) bool { return !uploadName().MatchString(u.Name) })
+	list = slices.DeleteFunc(list, func(u Upload) bool { return !uploadName.MatchString(u.Name) })
 	slices.SortFunc(list, func(a, b Upload) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }

@@ -132,7 +132,7 @@ func (s *Storage) viewable(v View) (*tables, error) {
 	if !ok {
 		return nil, fault.New(fault.Invalid, "storage %q is not available here", Postgres)
 	}
-	if !publishedName().MatchString(v.Name) {
+	if !publishedName.MatchString(v.Name) {
 		return nil, fault.New(fault.Invalid, "dataset name %q cannot be the name of a view", v.Name)
 	}
 	return t, nil

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 )
 
@@ -23,7 +23,7 @@ import (
 
 // madeBy ends the comment of a view: a hash of its query, because the definition as Postgres returns it differs from
 // the query. What users write before it stays.
-var madeBy = regexp.MustCompile(`\n?made by dagctl from [0-9a-f]{64}$`)
+var madeBy = late.Pattern(`\n?made by dagctl from [0-9a-f]{64}$`)
 
 // ensureView makes the view as it is to be, unless it is. It gives way to readers: while they hold the view, the error
 // is fault.Unavailable and names the first of them. The transaction stays usable after an error.

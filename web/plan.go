@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/rest"
 	"github.com/dagctl/dagctl/registry"
 	"github.com/dagctl/dagctl/registry/contract"
@@ -108,7 +108,7 @@ func renderPlan(w http.ResponseWriter, caller authz.Caller, status int, v planVi
 }
 
 // nameOf finds the DAG's name in a document that may have problems.
-var nameOf = regexp.MustCompile(`(?m)^name:[ \t]*["']?([a-z0-9][a-z0-9_-]*)`)
+var nameOf = late.Pattern(`(?m)^name:[ \t]*["']?([a-z0-9][a-z0-9_-]*)`)
 
 // plan shows what deploying the form's document would do. What is wrong with the document is shown beside it.
 func (s *Site) plan(w http.ResponseWriter, r *http.Request, caller authz.Caller) error {

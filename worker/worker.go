@@ -26,7 +26,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +34,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/worker/protocol"
 )
 
@@ -94,7 +94,7 @@ const (
 	DefaultDrainTimeout = 24 * time.Second // ECS ends a container 30 s after telling it to stop
 )
 
-var goodRuntime = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+var goodRuntime = late.Pattern(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
 // New returns a worker with a valid config.
 func New(cfg Config) (*Worker, error) {

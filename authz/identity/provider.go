@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Provider is an OpenID provider at which people sign in. The server's administrator names it in the config.
@@ -34,7 +34,7 @@ type Provider struct {
 // DefaultScopes are what a provider is asked for where the config does not say.
 var DefaultScopes = []string{oidc.ScopeOpenID, "email", "profile"}
 
-var goodProvider = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
+var goodProvider = late.Pattern(`^[a-z][a-z0-9-]{0,39}$`)
 
 // Check validates a provider of the config of a server at an address.
 func (p Provider) Check(baseURL string) error {

@@ -3,7 +3,6 @@ package identity
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/internal/rest"
 )
@@ -51,7 +51,7 @@ type NewRule struct {
 	OrgRoles []string      `json:"org_roles,omitempty" maxItems:"100" doc:"Visibility groups, each as role:SLUG"`
 }
 
-var goodRule = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+var goodRule = late.Pattern(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
 // shared are issuers that sign for everybody's workloads. A name there can be given up and taken by somebody else, an
 // id cannot, so a rule needs one of these claims, each without a pattern.

@@ -1,8 +1,9 @@
 package scim
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // condition is ATTRIBUTE eq VALUE. Filters are conditions joined by and; nothing else is understood.
@@ -27,10 +28,10 @@ const (
 )
 
 var (
-	goodName = regexp.MustCompile(`^\$?[A-Za-z][A-Za-z0-9_-]*$`)
+	goodName = late.Pattern(`^\$?[A-Za-z][A-Za-z0-9_-]*$`)
 	// term matches one condition at the beginning of a filter. A value is a text of JSON, or a word.
-	term = regexp.MustCompile(`^\s*((?:[^\s"\[\]]|\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+)\s+([A-Za-z]+)(?:\s+("(?:[^"\\]|\\.)*"|[^\s"()]+))?\s*`)
-	and  = regexp.MustCompile(`^(?i:and)\s+`)
+	term = late.Pattern(`^\s*((?:[^\s"\[\]]|\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+)\s+([A-Za-z]+)(?:\s+("(?:[^"\\]|\\.)*"|[^\s"()]+))?\s*`)
+	and  = late.Pattern(`^(?i:and)\s+`)
 )
 
 // parsePath reads a path.

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // distance is how many letters a mistyped word may differ in from the one that is meant.
@@ -119,14 +119,14 @@ var wrongArguments = []string{"required flag", "accepts ", "requires ", "unknown
 
 // argumentWords are cobra's words for numbers of arguments, and those of this program.
 var argumentWords = []struct {
-	cobra *regexp.Regexp
+	cobra *late.Regexp
 	words string
 }{
-	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "arguments: $1 needed, $2 given"},
-	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "arguments: at most $1, and $2 are given"},
-	{regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
+	{late.Pattern(`^accepts (\d+) arg\(s\), received (\d+)$`), "arguments: $1 needed, $2 given"},
+	{late.Pattern(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "arguments: at most $1, and $2 are given"},
+	{late.Pattern(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)$`),
 		"arguments: $1 to $2, and $3 are given"},
-	{regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
+	{late.Pattern(`^requires at least (\d+) arg\(s\), only received (\d+)$`),
 		"arguments: at least $1, and $2 are given"},
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -121,7 +120,7 @@ func (m RuntimeMap) Runs(operator string) []string {
 }
 
 var (
-	goodRuntimeName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,62}$`)
+	goodRuntimeName = late.Pattern(`^[a-z][a-z0-9_-]{0,62}$`)
 	goodFunction    = late.Pattern(`^[A-Za-z0-9_:-]{1,256}$`)
 )
 
@@ -286,7 +285,7 @@ func (b *Backend) checkSQS(p *backendProblems) {
 }
 
 func (b *Backend) checkLambda(p *backendProblems) {
-	if !goodFunction().MatchString(b.Function) {
+	if !goodFunction.MatchString(b.Function) {
 		p.wrong(".function", "%q is not a function's name or ARN", b.Function)
 	}
 	if b.Concurrency == 0 {

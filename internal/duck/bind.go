@@ -11,6 +11,7 @@ import (
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -175,11 +176,11 @@ type bindError struct {
 
 // What DuckDB says of columns that are not there.
 var (
-	notInTable = regexp.MustCompile(`^(?:Values list|Table) "((?s:.*?))" does not have a column named "((?s:.*?))"`)
-	notInJoin  = regexp.MustCompile(`^Column "((?s:.*?))" does not exist on (?:left|right) side of join!`)
-	notInStar  = regexp.MustCompile(`^Column "((?s:.*?))" in (?:EXCLUDE|REPLACE|RENAME) list not found in FROM clause`)
-	oneName    = regexp.MustCompile(`^("(?:[^"]|"")*"|[\pL_][\pL\pN_$]*)`)
-	qualifier  = regexp.MustCompile(`^(?:"(?:[^"]|"")*"|[\pL_][\pL\pN_$]*)\s*\.\s*`)
+	notInTable = late.Pattern(`^(?:Values list|Table) "((?s:.*?))" does not have a column named "((?s:.*?))"`)
+	notInJoin  = late.Pattern(`^Column "((?s:.*?))" does not exist on (?:left|right) side of join!`)
+	notInStar  = late.Pattern(`^Column "((?s:.*?))" in (?:EXCLUDE|REPLACE|RENAME) list not found in FROM clause`)
+	oneName    = late.Pattern(`^("(?:[^"]|"")*"|[\pL_][\pL\pN_$]*)`)
+	qualifier  = late.Pattern(`^(?:"(?:[^"]|"")*"|[\pL_][\pL\pN_$]*)\s*\.\s*`)
 )
 
 // unbindable reads an error of DuckDB about a statement that stands behind a prefix; nil if it does not say that the
@@ -209,7 +210,7 @@ func (b *Binder) unbindable(message, statement string, prefix int) *Unbindable {
 			u.Message = fmt.Sprintf("there is no function %q", e.Name)
 		}
 	default:
-		for _, alone := range []*regexp.Regexp{notInJoin, notInStar} {
+		for _, alone := range []*late.Regexp{notInJoin, notInStar} {
 			if found := alone.FindStringSubmatch(e.Message); found != nil {
 				u.Column = found[1]
 			}

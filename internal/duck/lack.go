@@ -2,18 +2,18 @@ package duck
 
 import (
 	"errors"
-	"regexp"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/relations"
 )
 
 // What DuckDB says of a column that is not there.
 var (
-	lacksColumn = regexp.MustCompile(`^Binder Error: Referenced column "((?s:.*?))" not found in FROM clause!`)
-	lacksInJoin = regexp.MustCompile(`^Binder Error: Column "((?s:.*?))" does not exist on (?:left|right) side of join!`)
-	lacksIn     = regexp.MustCompile(`^Binder Error: (?:Values list|Table) "((?s:.*?))" does not have a column named ` +
+	lacksColumn = late.Pattern(`^Binder Error: Referenced column "((?s:.*?))" not found in FROM clause!`)
+	lacksInJoin = late.Pattern(`^Binder Error: Column "((?s:.*?))" does not exist on (?:left|right) side of join!`)
+	lacksIn     = late.Pattern(`^Binder Error: (?:Values list|Table) "((?s:.*?))" does not have a column named ` +
 		`"((?s:.*?))"\n`)
 )
 
@@ -29,7 +29,7 @@ func LackOf(err error) *relations.Lack {
 		lack.Line = at[1]
 	}
 
-	for _, alone := range []*regexp.Regexp{lacksColumn, lacksInJoin} {
+	for _, alone := range []*late.Regexp{lacksColumn, lacksInJoin} {
 		if found := alone.FindStringSubmatch(e.Msg); found != nil {
 			lack.Column = found[1]
 			return &lack

@@ -3,11 +3,11 @@ package duck
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // definition is a CREATE MACRO statement in a file.
@@ -36,9 +36,9 @@ type token struct {
 }
 
 var (
-	wordToken = regexp.MustCompile(`^[\pL_][\pL\pN_$]*`)
-	tagToken  = regexp.MustCompile(`^\$([\pL_][\pL\pN_]*)?\$`)
-	macroName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+	wordToken = late.Pattern(`^[\pL_][\pL\pN_$]*`)
+	tagToken  = late.Pattern(`^\$([\pL_][\pL\pN_]*)?\$`)
+	macroName = late.Pattern(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
 // tokensOf splits a text, without white space and comments. What is not closed is an error.

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -125,7 +125,7 @@ func (q *Select) Check(known []string) error {
 const tooDeep = ` Use "SET max_expression_depth`
 
 // bareInfinity is what DuckDB writes, as no other JSON does, for a literal beyond DOUBLE.
-var bareInfinity = regexp.MustCompile(`"value":-?Infinity[,}]`)
+var bareInfinity = late.Pattern(`"value":-?Infinity[,}]`)
 
 // unreadable returns why DuckDB's JSON of a statement cannot be read, which the statement is to blame for.
 func unreadable(text string, err error) error {
@@ -156,9 +156,9 @@ func lineOf(query string, position json.Number) string {
 
 // What stands before the name of a relation, and what may be one.
 var (
-	beforeName = regexp.MustCompile(`(?i)(?:\b(?:FROM|JOIN)|,)(?:\s|/\*[^*]*\*/|--[^\n]*\n)*$`)
-	bareName   = regexp.MustCompile(`^[a-zA-Z_]+\b`)
-	lastName   = regexp.MustCompile(`[a-zA-Z_]+$`)
+	beforeName = late.Pattern(`(?i)(?:\b(?:FROM|JOIN)|,)(?:\s|/\*[^*]*\*/|--[^\n]*\n)*$`)
+	bareName   = late.Pattern(`^[a-zA-Z_]+\b`)
+	lastName   = late.Pattern(`[a-zA-Z_]+$`)
 )
 
 // keywordAsName returns the keyword for which DuckDB finds a syntax error where only a relation's name makes sense,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/literal"
 	"github.com/dagctl/dagctl/internal/relations"
 	"github.com/dagctl/dagctl/internal/sqltext"
@@ -299,7 +299,7 @@ func (s *Session) View(ctx context.Context, q *Select) (string, error) {
 	return "SELECT * FROM " + name, nil
 }
 
-var lineNumber = regexp.MustCompile(`LINE (\d+)(:| of the statement)`)
+var lineNumber = late.Pattern(`LINE (\d+)(:| of the statement)`)
 
 // oneLineUp changes DuckDB's line numbers to those of the statement itself, which begins on the second line of the
 // view.

@@ -3,11 +3,12 @@ package duck
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // dataErrors are the types of errors that lie in a row, and whose messages quote it.
@@ -30,16 +31,16 @@ func WithoutValues(err error) error {
 var (
 	// value is where the first value of a message may begin: a quotation, or a number that is no part of a name such as
 	// INT32.
-	value      = regexp.MustCompile(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
-	intoType   = regexp.MustCompile(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
-	outOfRange = regexp.MustCompile(`.*[0-9] can't be cast because the value is (out of range for) the destination type ` +
+	value      = late.Pattern(`['"]|(^|[^A-Za-z0-9_])[-+]?[0-9]`)
+	intoType   = late.Pattern(`.*['")0-9] (to (?:type )?'?[A-Z][A-Z0-9_]*(?:\([0-9, ]+\))?'?)`)
+	outOfRange = late.Pattern(`.*[0-9] can't be cast because the value is (out of range for) the destination type ` +
 		`([A-Z][A-Z0-9_]*)`)
-	fromColumn  = regexp.MustCompile(`.* when casting from source column (\S+)$`)
-	lineOfSQL   = regexp.MustCompile(`\n\nLINE (\d+): `)
-	jsonPlace   = regexp.MustCompile(`^(.*Malformed JSON).* (in (?:line|record/value) \d+)`)
-	csvLine     = regexp.MustCompile(`CSV Error on Line: (\d+)`)
-	csvColumn   = regexp.MustCompile(`\nError when converting column "([^"\n]*)"\. [^\n]* to '([^'\n]*)'\n`)
-	csvComplain = regexp.MustCompile(`\n((?:` +
+	fromColumn  = late.Pattern(`.* when casting from source column (\S+)$`)
+	lineOfSQL   = late.Pattern(`\n\nLINE (\d+): `)
+	jsonPlace   = late.Pattern(`^(.*Malformed JSON).* (in (?:line|record/value) \d+)`)
+	csvLine     = late.Pattern(`CSV Error on Line: (\d+)`)
+	csvColumn   = late.Pattern(`\nError when converting column "([^"\n]*)"\. [^\n]* to '([^'\n]*)'\n`)
+	csvComplain = late.Pattern(`\n((?:` +
 		`Expected Number of Columns: \d+ Found: \d+|` +
 		`Value with unterminated quote found|` +
 		`Maximum line size of \d+ bytes exceeded|` +

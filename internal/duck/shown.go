@@ -3,9 +3,9 @@ package duck
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -20,8 +20,8 @@ const (
 )
 
 var (
-	showing = regexp.MustCompile(`(?is)^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(DESCRIBE|DESC|SUMMARIZE)\b`)
-	asQuery = regexp.MustCompile(`(?is)^(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:SELECT|FROM|WITH|VALUES|PIVOT|UNPIVOT|\()`)
+	showing = late.Pattern(`(?is)^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(DESCRIBE|DESC|SUMMARIZE)\b`)
+	asQuery = late.Pattern(`(?is)^(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:SELECT|FROM|WITH|VALUES|PIVOT|UNPIVOT|\()`)
 )
 
 // ShownOf returns what a statement shows, and the statement whose rows that is about: of "SUMMARIZE x", that is

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // CheckTypes returns a fault.Invalid for the first column whose type DuckDB does not know.
@@ -32,8 +32,8 @@ func (s *Session) CheckTypes(ctx context.Context, relations map[string][]Column)
 }
 
 var (
-	ambiguous  = regexp.MustCompile(`^Binder Error: Ambiguous reference to column name "((?s:.*?))" \(use: (.*?)\)`)
-	candidates = regexp.MustCompile(`\n*Candidate bindings: ((?s:.*?))\n\nLINE`)
+	ambiguous  = late.Pattern(`^Binder Error: Ambiguous reference to column name "((?s:.*?))" \(use: (.*?)\)`)
+	candidates = late.Pattern(`\n*Candidate bindings: ((?s:.*?))\n\nLINE`)
 )
 
 // Unbound returns why a statement could not be bound, as a fault.Invalid that says what, where and how to mend it.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	duckdb "github.com/duckdb/duckdb-go/v2"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -58,7 +58,7 @@ func isDuckDB(err error) bool {
 
 // unfit begins the text of the error that a value raises if it does not fit what it is written as. The text of any
 // other error may quote the statement, which has the same words in it.
-var unfit = regexp.MustCompile(`^Invalid Input Error: dagctl: column (\d+) does not fit`)
+var unfit = late.Pattern(`^Invalid Input Error: dagctl: column (\d+) does not fit`)
 
 func doesNotFit(c Column) error {
 	if sqltext.TypeOf(c.Type).Any(isWidest) {

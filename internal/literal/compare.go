@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Comparison is what a literal means beside a column.
@@ -158,7 +158,7 @@ func (k kind) number(columnType string, d decimal) (text string, ok bool) {
 	return "", false
 }
 
-var decimalType = regexp.MustCompile(`^DECIMAL\((\d+), ?(\d+)\)$`)
+var decimalType = late.Pattern(`^DECIMAL\((\d+), ?(\d+)\)$`)
 
 func decimalSize(columnType string) (width, scale int) {
 	if m := decimalType.FindStringSubmatch(columnType); m != nil {
@@ -184,12 +184,12 @@ func shown(columnType string, d decimal) bool {
 }
 
 var (
-	wholeText   = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
-	decimalText = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
-	floatText   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[-+]?[0-9]+)?$`)
-	uuidText    = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	clockText   = regexp.MustCompile(`^(\d{2}:\d{2}:\d{2})(?:\.(\d+))?$`)
-	momentText  = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d+)?)(Z|[-+]\d{2}(?::?\d{2})?)?$`)
+	wholeText   = late.Pattern(`^(0|-?[1-9][0-9]*)$`)
+	decimalText = late.Pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+	floatText   = late.Pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[-+]?[0-9]+)?$`)
+	uuidText    = late.Pattern(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	clockText   = late.Pattern(`^(\d{2}:\d{2}:\d{2})(?:\.(\d+))?$`)
+	momentText  = late.Pattern(`^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d+)?)(Z|[-+]\d{2}(?::?\d{2})?)?$`)
 )
 
 // timestampDigits are the digits of a second that types of local timestamps keep.
@@ -237,7 +237,7 @@ func (k kind) timeText(columnType, s string) (value string, ok bool) {
 	return "", false
 }
 
-func (k kind) numberText(columnType, s string, form *regexp.Regexp) (value string, ok bool) {
+func (k kind) numberText(columnType, s string, form *late.Regexp) (value string, ok bool) {
 	d, err := parseDecimal(s)
 	if err != nil || !form.MatchString(s) {
 		return "", false

@@ -7,13 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
 
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/freeport"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // oldest is the first PostgreSQL with all that the schema uses: UNIQUE NULLS NOT DISTINCT and security_invoker views.
@@ -93,7 +93,7 @@ func installed(ctx context.Context) []binaries {
 	return all
 }
 
-var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) (\d+)`)
+var versionLine = late.Pattern(`^postgres \(PostgreSQL\) (\d+)`)
 
 // versionIn returns the major version of the server in dir, or 0 if one of its programs is missing or does not run.
 func versionIn(ctx context.Context, dir string) int {

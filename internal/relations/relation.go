@@ -5,8 +5,9 @@ package relations
 
 import (
 	"cmp"
-	"regexp"
 	"time"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Column is a column of a relation, with DuckDB's name of its type.
@@ -47,7 +48,7 @@ type Relation struct {
 // Partition is the column of a keyed relation that has the key of each row's partition. No star shows it.
 const Partition = "_partition"
 
-var namesPartition = regexp.MustCompile(`(?i)(^|[^a-z0-9_])` + Partition + `($|[^a-z0-9_])`)
+var namesPartition = late.Pattern(`(?i)(^|[^a-z0-9_])` + Partition + `($|[^a-z0-9_])`)
 
 // NamesPartition reports whether a statement may ask for Partition.
 func NamesPartition(statement string) bool { return namesPartition.MatchString(statement) }

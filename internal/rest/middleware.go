@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dagctl/dagctl/internal/clock"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // RequestIDHeader carries the id of a request in both directions.
@@ -31,7 +31,7 @@ func RequestID(ctx context.Context) string {
 }
 
 // goodRequestID matches ids that a client may choose: they cannot forge a line of a log or a header.
-var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var goodRequestID = late.Pattern(`^[A-Za-z0-9._-]{1,64}$`)
 
 func (a *API) withRequestID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

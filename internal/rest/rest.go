@@ -226,12 +226,12 @@ func (a *API) limitTime(
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(context.WithValue(ctx, connKey{}, late{conn, a.grace}), d)
+	return context.WithTimeout(context.WithValue(ctx, connKey{}, lateAnswer{conn, a.grace}), d)
 }
 
-// late gives an answer time that comes later than its request may take: what computes without an end in sight may heed
-// its limit late, and the connection has no time left by then.
-type late struct {
+// lateAnswer gives an answer time that comes later than its request may take: what computes without an end in sight may
+// heed its limit late, and the connection has no time left by then.
+type lateAnswer struct {
 	conn  *http.ResponseController
 	grace time.Duration
 }
@@ -240,7 +240,7 @@ type connKey struct{}
 
 // answerLate gives the answer to a request whose time is over as much time as that of any other.
 func answerLate(ctx context.Context) {
-	if l, ok := ctx.Value(connKey{}).(late); ok && ctx.Err() != nil {
+	if l, ok := ctx.Value(connKey{}).(lateAnswer); ok && ctx.Err() != nil {
 		_ = l.conn.SetWriteDeadline(time.Now().Add(l.grace))
 	}
 }

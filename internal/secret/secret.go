@@ -150,7 +150,7 @@ func ValidHost(host string) error {
 	if host == Anywhere || host == anywhereClear {
 		return nil
 	}
-	form := hostForm().FindStringSubmatch(host)
+	form := hostForm.FindStringSubmatch(host)
 	if form == nil {
 		return fault.New(fault.Invalid, "%q is not a host", host).
 			WithHint("write it as api.example.com, api.example.com:8443, http://box.internal:8080, or * for any " +

@@ -1,13 +1,14 @@
 package sqltext
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // typeToken matches a token of a type's name at the beginning of a text: a word, a quoted name, a number, or one of the
 // signs between them.
-var typeToken = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_]*|"[^"]+"|[0-9]{1,9}|[(),\[\]])`)
+var typeToken = late.Pattern(`^\s*([A-Za-z_][A-Za-z0-9_]*|"[^"]+"|[0-9]{1,9}|[(),\[\]])`)
 
 // maxTypeDepth bounds how deep types may be nested.
 const maxTypeDepth = 20

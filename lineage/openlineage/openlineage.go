@@ -7,11 +7,11 @@ package openlineage
 
 import (
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/lineage"
 )
 
@@ -165,7 +165,7 @@ func (r Run) dataset(d Dataset) map[string]any {
 }
 
 // enumValues are the values of an ENUM type, which a type's text quotes.
-var enumValues = regexp.MustCompile(`\(\s*'(?:[^']|'')*'(?:\s*,\s*'(?:[^']|'')*')*\s*\)`)
+var enumValues = late.Pattern(`\(\s*'(?:[^']|'')*'(?:\s*,\s*'(?:[^']|'')*')*\s*\)`)
 
 // columnLineage returns the facet of the columns that others were computed from.
 func (r Run) columnLineage(origins []Origin) facet {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -24,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -58,7 +58,7 @@ type Address struct {
 	URL *url.URL `json:"-"`
 }
 
-var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`)
+var bucketName = late.Pattern(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`)
 
 // Check returns what is wrong with an address.
 func (a *Address) Check() *dag.ConfigError {
@@ -85,7 +85,7 @@ func (a *Address) Check() *dag.ConfigError {
 	return nil
 }
 
-var hostName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
+var hostName = late.Pattern(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
 
 func endpoint(given, region string) string {
 	return cmp.Or(strings.TrimSuffix(given, "/"), "https://s3."+cmp.Or(region, defaultRegion)+".amazonaws.com")
@@ -133,7 +133,7 @@ func StatusOf(err error) int {
 	return 0
 }
 
-var errorCode = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9.]{0,63}$`)
+var errorCode = late.Pattern(`^[A-Za-z][A-Za-z0-9.]{0,63}$`)
 
 // Failed classifies the error of a request. It quotes nothing of the answer but the code of the error. Errors that
 // another request would meet, too, are permanent. needs says what the key must be allowed to do.

@@ -8,11 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators"
 	"github.com/dagctl/dagctl/operators/patience"
 )
@@ -97,7 +97,7 @@ func (talk *conversation) haveToken(ctx context.Context) error {
 }
 
 // errorCode is the form of an error's code in RFC 6749. Nothing else of a refusal is shown: it may quote what was sent.
-var errorCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
+var errorCode = late.Pattern(`^[a-z_]{1,40}$`)
 
 const maxTokenBytes = 1 << 20
 

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 
 	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/mysqlremote"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/relations"
@@ -78,7 +78,7 @@ func lasting(err error) error {
 // wrongSyntax is the number of the error of a statement that cannot be read.
 const wrongSyntax = 1064
 
-var line = regexp.MustCompile(`at line ([0-9]+) \(`)
+var line = late.Pattern(`at line ([0-9]+) \(`)
 
 // atLine adds the line of the query to an error of its syntax, which says it at its end.
 func atLine(err error) error {

@@ -2,9 +2,9 @@ package mysqlquery
 
 import (
 	"errors"
-	"regexp"
 	"strings"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators/remotequery"
 )
 
@@ -37,7 +37,7 @@ func refused(word, before string) string {
 	return ""
 }
 
-var word = regexp.MustCompile(`^[A-Za-z0-9_$\x80-\xff]+`)
+var word = late.Pattern(`^[A-Za-z0-9_$\x80-\xff]+`)
 
 // token returns the length of the first token of a text, which is not empty.
 func token(text string) (length int, comment bool, err error) {

@@ -4,12 +4,12 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/sqltext"
 	"github.com/dagctl/dagctl/operators/textfile"
@@ -132,15 +132,15 @@ func (c column) floating(v driver.Value) (any, error) {
 }
 
 // canonicals are the texts that are the only ones of their value.
-var canonicals = map[textfile.Kind]*regexp.Regexp{
-	textfile.Bool:      regexp.MustCompile(`^(true|false)$`),
-	textfile.Int:       regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`),
-	textfile.Decimal:   regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`),
-	textfile.Float:     regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$`),
-	textfile.Date:      regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}$`),
-	textfile.Time:      regexp.MustCompile(`^[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$`),
-	textfile.Timestamp: regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$`),
-	textfile.UUID:      regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
+var canonicals = map[textfile.Kind]*late.Regexp{
+	textfile.Bool:      late.Pattern(`^(true|false)$`),
+	textfile.Int:       late.Pattern(`^(0|-?[1-9][0-9]*)$`),
+	textfile.Decimal:   late.Pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`),
+	textfile.Float:     late.Pattern(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?$`),
+	textfile.Date:      late.Pattern(`^[0-9]{4}-[0-9]{2}-[0-9]{2}$`),
+	textfile.Time:      late.Pattern(`^[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$`),
+	textfile.Timestamp: late.Pattern(`^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$`),
+	textfile.UUID:      late.Pattern(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
 }
 
 // canonical reports whether a text is one that a type could be written as: 007 is no number, it is a text.

@@ -3,13 +3,13 @@ package parquetexport
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/sqltext"
 )
 
@@ -17,9 +17,9 @@ import (
 type layout [][]string
 
 var (
-	layoutPart = regexp.MustCompile(`\{[^{}]*\}|[^{}]+|[{}]`)
-	plainText  = regexp.MustCompile(`^[A-Za-z0-9._=-]+$`)
-	anyDigit   = regexp.MustCompile(`\d`)
+	layoutPart = late.Pattern(`\{[^{}]*\}|[^{}]+|[{}]`)
+	plainText  = late.Pattern(`^[A-Za-z0-9._=-]+$`)
+	anyDigit   = late.Pattern(`\d`)
 )
 
 // timeParts are the placeholders for parts of keys of time.

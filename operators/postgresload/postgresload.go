@@ -11,7 +11,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/dial"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/pgcopy"
 	"github.com/dagctl/dagctl/internal/pgremote"
 	"github.com/dagctl/dagctl/internal/remotedb"
@@ -62,7 +62,7 @@ type config struct {
 	Create          bool     `json:"create"`
 }
 
-var tableForm = regexp.MustCompile(`^(?:([^."\x00]{1,63})\.)?([^."\x00]{1,63})$`)
+var tableForm = late.Pattern(`^(?:([^."\x00]{1,63})\.)?([^."\x00]{1,63})$`)
 
 func parseConfig(given map[string]any) (c config, fault *dag.ConfigError) {
 	if err := operators.DecodeConfig(given, &c); err != nil {

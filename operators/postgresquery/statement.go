@@ -3,10 +3,10 @@ package postgresquery
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators/remotequery"
 )
 
@@ -18,8 +18,8 @@ var dialect = remotequery.Dialect{Token: token, Beginnings: []string{"SELECT", "
 var placeholders = map[string]string{"partition": "text", "start": "timestamptz", "end": "timestamptz"}
 
 var (
-	dollarQuote = regexp.MustCompile(`^\$([A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$`)
-	word        = regexp.MustCompile(`^[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*`)
+	dollarQuote = late.Pattern(`^\$([A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$`)
+	word        = late.Pattern(`^[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]*`)
 )
 
 // parameter returns the parameter of a placeholder.

@@ -3,13 +3,13 @@ package remotequery
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -35,8 +35,8 @@ type Dialect struct {
 }
 
 var (
-	placeholder = regexp.MustCompile(`^\{(partition|start|end)\}`)
-	anywhere    = regexp.MustCompile(`\{(partition|start|end)\}`)
+	placeholder = late.Pattern(`^\{(partition|start|end)\}`)
+	anywhere    = late.Pattern(`\{(partition|start|end)\}`)
 )
 
 // Parse reads a query as the database does: it finds the placeholders that are not inside of quotes or comments, and

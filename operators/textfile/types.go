@@ -2,12 +2,13 @@ package textfile
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/extensions"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Kind is what values of a type are.
@@ -81,9 +82,9 @@ var named = []struct {
 var huge = Type{Kind: Decimal, Precision: 38}
 
 var (
-	spaces    = regexp.MustCompile(`\s+`)
-	decimalOf = regexp.MustCompile(`^(?:DECIMAL|DEC|NUMERIC) ?\( ?(\d{1,2}) ?(?:, ?(\d{1,2}) ?)?\)$`)
-	sizedText = regexp.MustCompile(`^(?:VARCHAR|CHAR|BPCHAR|TEXT|STRING) ?\( ?\d+ ?\)$`)
+	spaces    = late.Pattern(`\s+`)
+	decimalOf = late.Pattern(`^(?:DECIMAL|DEC|NUMERIC) ?\( ?(\d{1,2}) ?(?:, ?(\d{1,2}) ?)?\)$`)
+	sizedText = late.Pattern(`^(?:VARCHAR|CHAR|BPCHAR|TEXT|STRING) ?\( ?\d+ ?\)$`)
 )
 
 // ParseType reads DuckDB's name of a type. Lists and structs are for JSON; the other types for all formats.
@@ -160,7 +161,7 @@ func parseStruct(text string, depth int) (rest string, t Type, err error) {
 	}
 }
 
-var plainName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*`)
+var plainName = late.Pattern(`^[A-Za-z_][A-Za-z0-9_]*`)
 
 func fieldName(text string) (name, rest string, err error) {
 	if !strings.HasPrefix(text, `"`) {

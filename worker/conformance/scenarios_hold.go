@@ -2,11 +2,12 @@ package conformance
 
 import (
 	"net/http"
-	"regexp"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // A function that lets no other code of its interpreter run for longer than its lease keeps the lease all the same.
@@ -54,7 +55,7 @@ func (s *scene) keepsLease(task uuid.UUID) {
 // hearWithin is how long a cancel may take to reach a function, whatever its lease.
 const hearWithin = 5 * time.Second
 
-var leaseLength = regexp.MustCompile(`"lease_seconds":\s*\d+`)
+var leaseLength = late.Pattern(`"lease_seconds":\s*\d+`)
 
 // The program takes the lease for one of 600 s, so that no heartbeat of the task comes in time.
 func canceledWithLongLease(s *scene) {
@@ -63,7 +64,7 @@ func canceledWithLongLease(s *scene) {
 		if claimed.Load() {
 			return answer
 		}
-		return leaseLength.ReplaceAll(answer, []byte(`"lease_seconds":600`))
+		return []byte(leaseLength.ReplaceAllString(string(answer), `"lease_seconds":600`))
 	}})
 	task := s.create(Sleep, sleepFor(120))
 	s.claim(task, 1)

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/spelling"
 )
 
@@ -273,4 +273,4 @@ func Argument(path string) string {
 	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
-var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,-]+$`)
+var plainPath = late.Pattern(`^[A-Za-z0-9_./:@%+,-]+$`)

@@ -3,13 +3,13 @@ package dagfile
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // Server plans DAG files.
@@ -41,7 +41,7 @@ func (s Seen) onServer(ctx context.Context, server Server) (dag.Problems, error)
 }
 
 // inFile is the place that a server gives a problem of a DAG file.
-var inFile = regexp.MustCompile(`:(\d{1,9}):(\d{1,9})$`)
+var inFile = late.Pattern(`:(\d{1,9}):(\d{1,9})$`)
 
 // problem returns a server's problem as one of the file. One without a line in it is put at the file's beginning, and
 // says what it is about.

@@ -9,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // devFileName is the file beside a DAG file that says which workers the dev server runs for it.
@@ -89,7 +89,7 @@ func (r *devReader) wrong(n *yaml.Node, code dag.Code, suggestion, format string
 	r.problems = append(r.problems, p)
 }
 
-var syntaxError = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+var syntaxError = late.Pattern(`^yaml: (?:line (\d+): )?`)
 
 func (r *devReader) read(text []byte) (workers []declared) {
 	var root yaml.Node
@@ -206,7 +206,7 @@ func (r *devReader) text(n *yaml.Node, field, suggestion string) bool {
 	return true
 }
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variableName = late.Pattern(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (r *devReader) env(n *yaml.Node) (env []string) {
 	if n.Kind != yaml.MappingNode {

@@ -3,7 +3,6 @@ package tasks
 import (
 	"context"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -11,6 +10,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/cli"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // A task has three addresses: its id, the first characters of it, and DAG/JOB or DAG/JOB@PARTITION, which is the newest
@@ -20,7 +20,7 @@ import (
 const fewest = 4
 
 // startOfID matches the first characters of an id.
-var startOfID = regexp.MustCompile(`^[0-9a-fA-F]{1,8}(-[0-9a-fA-F]{0,4}){0,3}(-[0-9a-fA-F]{0,12})?$`)
+var startOfID = late.Pattern(`^[0-9a-fA-F]{1,8}(-[0-9a-fA-F]{0,4}){0,3}(-[0-9a-fA-F]{0,12})?$`)
 
 // checkAddress refuses what cannot be the address of a task, before a server is asked.
 func checkAddress(text string) error {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/late"
 	"github.com/dagctl/dagctl/internal/relations"
 )
 
@@ -110,7 +111,7 @@ func (p *place) outputs(job string) [][]dag.Column {
 	return p.doc.Columns[job]
 }
 
-var afterDot = regexp.MustCompile(`"?([\pL_][\pL\pN_]*)"?\."?[\pL\pN_]*$`)
+var afterDot = late.Pattern(`"?([\pL_][\pL\pN_]*)"?\."?[\pL\pN_]*$`)
 
 // rowPartition is the column that no star shows: the key of the partition that a row of an input is in.
 var rowPartition = dag.Column{Name: relations.Partition, Type: "VARCHAR"}
@@ -172,7 +173,7 @@ func (p *place) relation(name string) string {
 	return name
 }
 
-var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+var plainName = late.Pattern(`^[a-z_][a-z0-9_]*$`)
 
 // reserved are those words that name columns often and need quotes.
 var reserved = []string{"all", "and", "any", "as", "asc", "at", "case", "cast", "check", "collate", "column",
@@ -389,7 +390,7 @@ func (p *place) definition(uri string) any {
 	return nil
 }
 
-var macroDefined = regexp.MustCompile(`(?i)\bmacro\s+"?(\w+)`)
+var macroDefined = late.Pattern(`(?i)\bmacro\s+"?(\w+)`)
 
 // macro returns where the macro is defined that the word at the cursor names; nil: it names none.
 func (p *place) macro(uri string) any {

@@ -1,11 +1,11 @@
 package lsp
 
 import (
-	"regexp"
 	"strings"
 	"unicode/utf16"
 
 	"github.com/dagctl/dagctl/dag"
+	"github.com/dagctl/dagctl/internal/late"
 )
 
 // place is where the cursor is in a text, and what that is a part of. It is found by lines and indentation alone, since
@@ -58,7 +58,7 @@ func (s *server) look(uri string, at position) *place {
 	return p
 }
 
-var inWord = regexp.MustCompile(`[\pL\pN_-]`)
+var inWord = late.Pattern(`[\pL\pN_-]`)
 
 // wordAt returns the name around a byte of a line.
 func wordAt(line string, at int) string {
@@ -72,7 +72,7 @@ func wordAt(line string, at int) string {
 	return line[from:to]
 }
 
-var field = regexp.MustCompile(`^(\s*(?:-\s+)*)"?([\w-]+)"?:(?:\s|$)`)
+var field = late.Pattern(`^(\s*(?:-\s+)*)"?([\w-]+)"?:(?:\s|$)`)
 
 // indentOf returns where the first field of a line begins, and its name; empty: it has none.
 func indentOf(line string) (indent int, name string) {
@@ -104,7 +104,7 @@ func (p *place) pathOf() (path []string) {
 	return append(path, flow(p.before)...)
 }
 
-var flowField = regexp.MustCompile(`"?([\w-]+)"?:\s*$`)
+var flowField = late.Pattern(`"?([\w-]+)"?:\s*$`)
 
 // flow returns the fields of the braces that a line opens, and that of the value after them.
 func flow(before string) (path []string) {
@@ -145,7 +145,7 @@ func flow(before string) (path []string) {
 	return path
 }
 
-var nameField = regexp.MustCompile(`^\s*-\s+(?:\{\s*)?(?:.*[ ,{])?name:\s*"?([a-z][a-z0-9_-]*)`)
+var nameField = late.Pattern(`^\s*-\s+(?:\{\s*)?(?:.*[ ,{])?name:\s*"?([a-z][a-z0-9_-]*)`)
 
 // jobOf returns the job around the cursor.
 func (p *place) jobOf() *dag.Job {
@@ -163,8 +163,8 @@ func (p *place) jobOf() *dag.Job {
 }
 
 var (
-	operatorField = regexp.MustCompile(`\boperator:\s*"?([a-z_]+)`)
-	jobItem       = regexp.MustCompile(`^ {0,4}-\s`)
+	operatorField = late.Pattern(`\boperator:\s*"?([a-z_]+)`)
+	jobItem       = late.Pattern(`^ {0,4}-\s`)
 )
 
 // operator returns the operator that the text gives to the job around the cursor.
