@@ -2,6 +2,7 @@ package dag
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dagctl/dagctl/internal/fault"
 )
@@ -40,7 +41,7 @@ func (m Mapping) OutputKeys(in, out Partitioning, key string) ([]string, error) 
 			return nil, err
 		}
 		if m.Last > 0 {
-			return in.neighbors(key, 0, m.Last-1)
+			return in.neighbors(key, m.Last, true)
 		}
 		if _, err := out.zone(); err != nil {
 			return nil, err
@@ -82,7 +83,7 @@ func (m Mapping) InputKeys(in, out Partitioning, key string) (keys []string, all
 
 	case MapWindow:
 		if m.Last > 0 {
-			keys, err = in.neighbors(key, 1-m.Last, 0)
+			keys, err = in.neighbors(key, m.Last, false)
 			return keys, false, err
 		}
 		start, end, err := out.Bounds(key)
@@ -150,9 +151,9 @@ func sameKeys(in, out Partitioning) error {
 	return nil
 }
 
-// neighbors returns the time partitions at the steps from to to around key, in order: -1 is the one before it, 0 the
-// key itself. It leaves out those that the zone's clocks skip.
-func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
+// neighbors returns n time partitions in order, of which key is the last, or the first if ahead. Those that the zone's
+// clocks skip are none and do not count.
+func (p Partitioning) neighbors(key string, n int, ahead bool) ([]string, error) {
 	if _, _, err := p.Bounds(key); err != nil {
 		return nil, err
 	}
@@ -165,12 +166,19 @@ func (p Partitioning) neighbors(key string, from, to int) ([]string, error) {
 		return nil, err
 	}
 
-	var keys []string
-	for n := from; n <= to; n++ {
-		at := p.Unit.step(clock, n)
-		if p.Unit.shownIn(zone, at) {
-			keys = append(keys, p.Unit.format(at))
+	towards := -1
+	if ahead {
+		towards = 1
+	}
+	keys := []string{key}
+	for len(keys) < n {
+		clock = p.Unit.step(clock, towards)
+		if p.Unit.shownIn(zone, clock) {
+			keys = append(keys, p.Unit.format(clock))
 		}
+	}
+	if !ahead {
+		slices.Reverse(keys)
 	}
 	return keys, nil
 }
