@@ -105,10 +105,16 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 			return err
 		}
 
+		if err := src.lockDue(ctx, tx, due); err != nil {
+			return err
+		}
+
 		for i := range due {
 			// Each source has a savepoint: one that cannot be fired holds up no other, and is tried again later.
 			s := &due[i]
-			s.failed = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return src.fireOne(ctx, tx, s, now) })
+			if s.failed == nil {
+				s.failed = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return src.fireOne(ctx, tx, s, now) })
+			}
 			if s.failed == nil {
 				continue
 			}
@@ -119,6 +125,18 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 		return nil
 	})
 	return due, err
+}
+
+// lockDue finds the jobs of due sources, and locks all their origins in the order in which everybody does.
+func (src *Sources) lockDue(ctx context.Context, tx pgx.Tx, due []dueSource) error {
+	var origins []uuid.UUID
+	for i := range due {
+		s := &due[i]
+		if s.job, s.failed = src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name); s.failed == nil {
+			origins = append(origins, s.job.Origin)
+		}
+	}
+	return tasks.LockOrigins(ctx, tx, origins)
 }
 
 // setNextFire sets when a source fires next.
@@ -132,20 +150,18 @@ func setNextFire(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName, name st
 // fireAgain is how long a source that could not be fired or read waits.
 const fireAgain = time.Minute
 
-// fireOne moves a source on to its next time, and makes its task. Times that passed since this process looked last, or
-// while the source was held, were missed because of us: each is made up for. While a task of a polled source is open,
-// its times pass: otherwise each would begin anew what waits for its retry, and failures would never add up.
+// fireOne moves a source, whose job is locked, on to its next time, and makes its task. Times that passed since this
+// process looked last, or while the source was held, were missed because of us: each is made up for. While a task of a
+// polled source is open, its times pass: otherwise each would begin anew what waits for its retry, and failures would
+// never add up.
 func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now time.Time) error {
-	job, err := src.registry.ActiveJob(ctx, tx, s.Org, s.DAG, s.Name)
-	if err != nil {
-		return err
-	}
-	s.job = job
+	job := s.job
 	if _, ok := src.Enumerator(job); ok {
 		return src.setEnumerates(ctx, tx, job, true) // it is read instead
 	}
 
 	ours := s.Held || !s.FireAt.Before(src.looked)
+	var err error
 	if s.nextDue, err = nextFire(job.Def.Source, s.FireAt, now, ours); err != nil {
 		return err
 	}
@@ -158,9 +174,6 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 		return err
 	}
 
-	if err := tasks.LockOrigins(ctx, tx, []uuid.UUID{job.Origin}); err != nil {
-		return err
-	}
 	task := firedTask(job, s.FireAt)
 	if job.Def.Source.Kind == "poll" && !s.asked {
 		open, err := tasks.IsOpen(ctx, tx, tasks.Slot{Origin: job.Origin, Key: task.Slot})
