@@ -36,6 +36,9 @@ type Removal struct {
 // new inputs do, or a backfill.
 const Purged = "it was purged"
 
+// NothingAnew is why a version lacks all partitions of a dataset that it partitions in another way.
+const NothingAnew = "nothing is made for the new partitioning"
+
 // Only keeps the partitions for which keep returns true, and reports whether any are left.
 func (r *Removal) Only(keep func(key string) bool) bool {
 	var kept []string
@@ -210,7 +213,7 @@ func EmptiedBy(ctx context.Context, tx pgx.Tx, version uuid.UUID) ([]Removal, er
 			SELECT FROM partition_versions n WHERE n.dataset_version = p.dataset_version AND n.state = 'Published')
 		GROUP BY p.name, p.dataset_version ORDER BY p.name`, version)
 	for i := range lost {
-		lost[i].Why = "nothing was made for the new partitioning"
+		lost[i].Why = NothingAnew
 	}
 	return lost, err
 }

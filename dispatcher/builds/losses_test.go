@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher"
 	"github.com/dagctl/dagctl/dispatcher/control"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
@@ -326,7 +327,43 @@ func TestANewPartitioningWithoutDataAsks(t *testing.T) {
 	status, reason := w.Status(failed.Version.ID)
 	require.Equal(t, registry.Failed, status, reason)
 	require.Contains(t, reason, "letters_made would lose 1 partition that it serves: 2024-01-01 "+
-		"(nothing was made for the new partitioning)")
+		"(nothing is made for the new partitioning)")
 	require.Len(t, w.Read("letters_made"), 1)
 	w.Serve(whole, allowRemovals)
+}
+
+// A source that cannot be read again has nothing for another partitioning: the deploy asks before anything is computed.
+func TestANewPartitioningOfWhatCannotBeReadAgainAsks(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	const byHand = `name: mail
+jobs:
+  - name: typed
+    operator: hook
+    source: { kind: manual }
+    partition_by: { time: day, timezone: Europe/Berlin }
+    config: { tag: t }
+  - name: made
+    operator: hook
+    inputs: [{ from: { job: typed } }]
+    execution_strategy: PerPartition
+    config: { tag: m }
+publish:
+  typed: { from: { job: typed } }
+  made: { from: { job: made } }
+`
+	w.Serve(byHand)
+	w.Enqueue("typed", dispatcher.EnqueueItem{Partition: "2026-01-01"}, dispatcher.EnqueueItem{Partition: "2026-01-02"})
+	w.Settle()
+	require.Len(t, w.Read("made"), 2)
+
+	moved := dispatchertest.Edit(byHand, "Europe/Berlin", "America/New_York")
+	_, err := w.TryDeploy(moved)
+	require.True(t, fault.Is(err, fault.Conflict), err)
+	for _, name := range []string{"typed", "made"} {
+		require.ErrorContains(t, err, name+" would lose 2 partitions that it serves: 2026-01-01, 2026-01-02 "+
+			"(nothing is made for the new partitioning)")
+	}
+	w.Serve(moved, allowRemovals)
+	require.Empty(t, w.Read("made"))
 }

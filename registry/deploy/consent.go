@@ -14,7 +14,8 @@ import (
 )
 
 // removed returns what readers of an output would lose; nil if that is nothing, or if only the build can tell. Where
-// the output is partitioned in another way than before, no partition is the same, and the plan says that instead.
+// the output is partitioned in another way than before, no partition is the same, and the plan says that instead; but
+// all are lost if nothing is made for the new partitioning, since what they were made from cannot be read again.
 func (b *behind) removed(
 	live []planned, next planned, job *dag.Job, stays func(key string) bool,
 ) *registry.Removal {
@@ -23,10 +24,12 @@ func (b *behind) removed(
 		return nil
 	}
 
-	r := registry.Removal{Dataset: next.dataset}
+	r, anew := registry.Removal{Dataset: next.dataset}, false
+	empty := len(will.keys) == 0 && len(b.published[next.generation]) == 0
 	for _, l := range live {
-		if l.generation != next.generation && l.partitionBy == next.partitionBy {
-			r.Keys = union(r.Keys, sortedKeys(b.published[l.generation]))
+		same := l.partitionBy == next.partitionBy
+		if l.generation != next.generation && (same || empty) {
+			r.Keys, anew = union(r.Keys, sortedKeys(b.published[l.generation])), anew || !same
 		}
 	}
 	if !r.Only(func(key string) bool {
@@ -37,8 +40,13 @@ func (b *behind) removed(
 	}) {
 		return nil
 	}
-	if r.Why = b.whyNot(job, r.Keys[0]); b.purged[next.generation][r.Keys[0]] {
+	switch {
+	case anew:
+		r.Why = registry.NothingAnew
+	case b.purged[next.generation][r.Keys[0]]:
 		r.Why = registry.Purged
+	default:
+		r.Why = b.whyNot(job, r.Keys[0])
 	}
 	return &r
 }
