@@ -18,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/flow"
 )
 
 // many fills an org with DAGs of 500 jobs, each with its versions. Job n of a DAG reads two jobs before it, and the
@@ -95,6 +96,30 @@ func (c *counting) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 
 func (*counting) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// readersAbroad asks who reads what a DAG makes, in others: that looks at no job of the DAG itself.
+func readersAbroad(ctx context.Context, t *testing.T, tx pgx.Tx, caller authz.Caller) error {
+	t.Helper()
+	read := func() (n int64) {
+		require.NoError(t, tx.QueryRow(ctx, `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+			WHERE relname = 'jobs'`).Scan(&n))
+		return n
+	}
+	rows, err := tx.Query(ctx, `SELECT id FROM datasets WHERE producer_dag_name = 'dag-5'`)
+	require.NoError(t, err)
+	made, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	require.NoError(t, err)
+	live, err := flow.ServingAt(ctx, tx, caller, "dag-5", registry.Live)
+	require.NoError(t, err)
+
+	before := read()
+	readers, err := flow.Abroad(ctx, tx, caller, live, made)
+	require.NoError(t, err)
+	require.Len(t, readers, 1)
+	require.Equal(t, "dag-6", readers[0].DAG)
+	require.Less(t, read()-before, int64(10))
+	return nil
+}
+
 // The graph of 5,000 datasets of ten DAGs is there while one waits, for whoever asks, now and as of long ago.
 func TestLargeGraphs(t *testing.T) {
 	t.Parallel()
@@ -130,6 +155,10 @@ func TestLargeGraphs(t *testing.T) {
 		require.Less(t, took, 30*time.Second, "one or two on an idle machine")
 		return g
 	}
+
+	require.NoError(t, pg.InOrgTx(t.Context(), pool, org, func(ctx context.Context, tx pgx.Tx) error {
+		return readersAbroad(ctx, t, tx, admin)
+	}))
 
 	whole := lineage.Query{Dataset: "d_10_500", Direction: lineage.Up, Depth: lineage.MaxDepth, Nodes: lineage.MaxNodes}
 	g := ask("100 steps up", admin, whole)

@@ -66,6 +66,15 @@ func From(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datase
 		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5)`)
 }
 
+// Abroad returns those jobs that read some datasets in DAGs which do not make them. It relies on
+// idx_job_inputs_foreign.
+func Abroad(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID) ([]Job, error) {
+	return jobs(ctx, tx, caller, s, datasets, `
+		SELECT DISTINCT i.job_id
+		FROM job_inputs i JOIN `+served+` ON s.id = i.dag_version_id
+		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5) AND NOT i.in_dag`)
+}
+
 func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID,
 	which string) ([]Job, error) {
 	args := s.args(caller.OrgID, datasets)
