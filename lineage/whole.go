@@ -11,8 +11,8 @@ import (
 )
 
 // nearSteps is how many steps from the root a walk asks for the jobs next to what it has reached, and no others: most
-// graphs are small. Beyond it, a walk would ask for up to a hundred steps each way.
-const nearSteps = 3
+// graphs are a small part of their DAGs. Beyond it, a walk would ask for up to a hundred steps each way.
+const nearSteps = DefaultDepth
 
 // whole is what a walk knows of DAGs whose jobs it has all read.
 type whole struct {
