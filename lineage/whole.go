@@ -11,8 +11,9 @@ import (
 )
 
 // nearSteps is how many steps from the root a walk asks for the jobs next to what it has reached, and no others: most
-// graphs are a small part of their DAGs. Beyond it, a walk would ask for up to a hundred steps each way.
-const nearSteps = DefaultDepth
+// graphs are a small part of their DAGs. One more looks whether there is more. Beyond it, a walk would ask for up to a
+// hundred steps each way.
+const nearSteps = DefaultDepth + 1
 
 // whole is what a walk knows of DAGs whose jobs it has all read.
 type whole struct {
