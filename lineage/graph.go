@@ -24,6 +24,7 @@ import (
 type Lineage struct {
 	requests *pgxpool.Pool
 	registry *registry.Registry
+	near     int // steps from the root that walks take one by one
 }
 
 // New returns a Lineage that reads as requests do, under row-level security.
@@ -31,7 +32,7 @@ func New(requests *pgxpool.Pool, r *registry.Registry) (*Lineage, error) {
 	if requests == nil || r == nil {
 		return nil, errors.New("lineage: the requests' pool and the registry are needed")
 	}
-	return &Lineage{requests, r}, nil
+	return &Lineage{requests, r, nearSteps}, nil
 }
 
 // The directions of a graph.
@@ -183,7 +184,7 @@ func (l *Lineage) graph(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Q
 		return Graph{}, err
 	}
 	w := &walk{tx: tx, caller: caller, at: at, most: q.Nodes, count: 1, root: root.ID, closed: closed,
-		jobs: map[uuid.UUID]flow.Job{}, datasets: map[uuid.UUID]flow.Dataset{},
+		near: l.near, whole: newWhole(), jobs: map[uuid.UUID]flow.Job{}, datasets: map[uuid.UUID]flow.Dataset{},
 		levels: map[uuid.UUID]int{root.ID: 0}, more: map[uuid.UUID]bool{}}
 	if err := w.load(ctx, []uuid.UUID{root.ID}); err != nil {
 		return Graph{}, err

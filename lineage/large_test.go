@@ -3,10 +3,12 @@ package lineage_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/dagctl/dagctl/internal/testdb"
 	"github.com/dagctl/dagctl/lineage"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/flow"
 )
 
 // many fills an org with DAGs of 500 jobs, each with its versions. Job n of a DAG reads two jobs before it, and the
@@ -83,6 +86,40 @@ func many(t *testing.T, pool *pgxpool.Pool, dags, versions int) (org uuid.UUID) 
 	return org
 }
 
+// counting counts the statements of a pool.
+type counting struct{ n atomic.Int64 }
+
+func (c *counting) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+
+func (*counting) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// readersAbroad asks who reads what a DAG makes, in others: that looks at no job of the DAG itself.
+func readersAbroad(ctx context.Context, t *testing.T, tx pgx.Tx, caller authz.Caller) error {
+	t.Helper()
+	read := func() (n int64) {
+		require.NoError(t, tx.QueryRow(ctx, `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+			WHERE relname = 'jobs'`).Scan(&n))
+		return n
+	}
+	rows, err := tx.Query(ctx, `SELECT id FROM datasets WHERE producer_dag_name = 'dag-5'`)
+	require.NoError(t, err)
+	made, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	require.NoError(t, err)
+	live, err := flow.ServingAt(ctx, tx, caller, "dag-5", registry.Live)
+	require.NoError(t, err)
+
+	before := read()
+	readers, err := flow.Abroad(ctx, tx, caller, live, made)
+	require.NoError(t, err)
+	require.Len(t, readers, 1)
+	require.Equal(t, "dag-6", readers[0].DAG)
+	require.Less(t, read()-before, int64(10))
+	return nil
+}
+
 // The graph of 5,000 datasets of ten DAGs is there while one waits, for whoever asks, now and as of long ago.
 func TestLargeGraphs(t *testing.T) {
 	t.Parallel()
@@ -90,7 +127,9 @@ func TestLargeGraphs(t *testing.T) {
 	pool, err := pg.Open(t.Context(), url, pg.WithMaxConns(2))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	requests, err := pg.OpenRequests(t.Context(), url, pg.WithMaxConns(2))
+	statements := new(counting)
+	requests, err := pg.OpenRequests(t.Context(), url, pg.WithMaxConns(2),
+		func(c *pgxpool.Config) { c.ConnConfig.Tracer = statements })
 	require.NoError(t, err)
 	t.Cleanup(requests.Close)
 	org := many(t, pool, 10, 4)
@@ -107,14 +146,19 @@ func TestLargeGraphs(t *testing.T) {
 		if caller.Role == authz.RoleReader {
 			ctx = pg.WithReader(ctx, pg.Reader{})
 		}
-		began := time.Now()
+		began, before := time.Now(), statements.n.Load()
 		g, err := l.Graph(ctx, caller, q)
 		took := time.Since(began)
 		require.NoError(t, err)
+		require.Less(t, statements.n.Load()-before, int64(60), "not two for each of a hundred steps")
 		t.Logf("%s: %d nodes, %d edges in %s", what, len(g.Nodes), len(g.Edges), took.Round(time.Millisecond))
 		require.Less(t, took, 30*time.Second, "one or two on an idle machine")
 		return g
 	}
+
+	require.NoError(t, pg.InOrgTx(t.Context(), pool, org, func(ctx context.Context, tx pgx.Tx) error {
+		return readersAbroad(ctx, t, tx, admin)
+	}))
 
 	whole := lineage.Query{Dataset: "d_10_500", Direction: lineage.Up, Depth: lineage.MaxDepth, Nodes: lineage.MaxNodes}
 	g := ask("100 steps up", admin, whole)
@@ -152,4 +196,23 @@ func TestLargeGraphs(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, around)
+
+	// Whole DAGs lead to the same graph as one step after the other.
+	_, err = pool.Exec(t.Context(), `UPDATE datasets SET read_roles = '{role:x}' WHERE name IN ('d_4_400', 'd_6_20')`)
+	require.NoError(t, err)
+	for _, caller := range []authz.Caller{admin, reader} {
+		ctx := context.Background()
+		if caller.Role == authz.RoleReader {
+			ctx = pg.WithReader(ctx, pg.Reader{})
+		}
+		for _, nodes := range []int{700, lineage.MaxNodes} {
+			q := lineage.Query{Dataset: "d_5_250", Depth: lineage.MaxDepth, Nodes: nodes}
+			slow, err := l.StepByStep().Graph(ctx, caller, q)
+			require.NoError(t, err)
+			g := ask("the same", caller, q)
+			require.Equal(t, slow.Nodes, g.Nodes)
+			require.Equal(t, slow.Edges, g.Edges)
+			require.Equal(t, slow.TruncatedBy, g.TruncatedBy)
+		}
+	}
 }

@@ -24,7 +24,9 @@ type walk struct {
 	most   int // datasets and jobs without outputs; what is closed does not count, or its number could be found out
 	root   uuid.UUID
 
-	closed   map[uuid.UUID]bool         // datasets of the org
+	closed   map[uuid.UUID]bool // datasets of the org
+	near     int                // up to this step, jobs are asked for by datasets
+	whole    whole
 	datasets map[uuid.UUID]flow.Dataset // those that were loaded, and in the end all that were reached
 	jobs     map[uuid.UUID]flow.Job
 	levels   map[uuid.UUID]int  // of the datasets that were reached
@@ -47,9 +49,13 @@ func (w *walk) load(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// around returns the jobs next to some datasets: those that make them, or those that read them.
-func (w *walk) around(ctx context.Context, up bool, datasets []uuid.UUID) ([]flow.Job, error) {
-	if up {
+// around returns the jobs next to some datasets: those that make them, or those that read them. Far from the root,
+// whole DAGs are read at once.
+func (w *walk) around(ctx context.Context, up bool, datasets []uuid.UUID, step int) ([]flow.Job, error) {
+	switch {
+	case step > w.near:
+		return w.whole.around(ctx, w, up, datasets)
+	case up:
 		return flow.Into(ctx, w.tx, w.caller, w.at, datasets)
 	}
 	return flow.From(ctx, w.tx, w.caller, w.at, datasets)
@@ -88,7 +94,7 @@ func (w *walk) step(ctx context.Context, up bool, edge []uuid.UUID, step int, la
 	if len(edge) == 0 {
 		return nil, nil
 	}
-	jobs, err := w.around(ctx, up, edge)
+	jobs, err := w.around(ctx, up, edge, step)
 	if err != nil {
 		return nil, err
 	}

@@ -354,13 +354,16 @@ func FormerOrigins(
 	ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, since time.Time,
 ) (map[string][]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT DISTINCT coalesce(o.known_as, j.name), j.origin_job_id FROM dag_versions v
-		JOIN jobs j ON j.dag_version_id = v.id
-		JOIN jobs o ON o.id = j.origin_job_id
-		WHERE v.org_id = $1 AND v.dag_name = $2 AND v.ended_at >= $3
-		  AND v.status NOT IN ('Active', 'Building', 'Ready')
-		  AND NOT EXISTS (SELECT FROM jobs n JOIN dag_versions w ON w.id = n.dag_version_id
-		                  WHERE n.origin_job_id = j.origin_job_id AND w.status IN ('Active', 'Building', 'Ready'))`,
+		WITH working AS MATERIALIZED (
+			SELECT j.origin_job_id FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id
+			WHERE v.org_id = $1 AND v.dag_name = $2 AND v.status IN ('Active', 'Building', 'Ready')),
+		former AS MATERIALIZED (
+			SELECT DISTINCT j.name, j.origin_job_id FROM dag_versions v JOIN jobs j ON j.dag_version_id = v.id
+			WHERE v.org_id = $1 AND v.dag_name = $2 AND v.ended_at >= $3
+			  AND v.status NOT IN ('Active', 'Building', 'Ready')
+			  AND NOT EXISTS (SELECT FROM working w WHERE w.origin_job_id = j.origin_job_id))
+		SELECT DISTINCT coalesce(o.known_as, f.name), f.origin_job_id
+		FROM former f JOIN jobs o ON o.id = f.origin_job_id`,
 		org, dagName, since)
 	if err != nil {
 		return nil, fmt.Errorf("former origins of %s: %w", dagName, err)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
-	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 )
@@ -396,16 +395,17 @@ func (r *Registry) OriginsOf(ctx context.Context, tx pgx.Tx, caller authz.Caller
 	return origins, nil
 }
 
-// SourceJobs lists the source jobs of the active versions, of all DAGs or of one, by DAG and name.
+// SourceJobs lists the source jobs of the active versions, of all DAGs or of one, by DAG and name. It relies on
+// idx_jobs_sources.
 func (r *Registry) SourceJobs(
 	ctx context.Context, tx pgx.Tx, caller authz.Caller, dagName string,
 ) ([]SourceJob, error) {
-	args := []any{caller.OrgID, dag.ActivationSource, dagName}
+	args := []any{caller.OrgID, dagName}
 	rows, err := tx.Query(ctx, `
 		SELECT j.id, j.dag_name, j.name, j.source ->> 'kind', `+HiddenJob(caller, &args)+`
 		FROM dag_current_versions c
-		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = $2
-		WHERE c.org_id = $1 AND ($3 = '' OR c.dag_name = $3)
+		JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = 'source'
+		WHERE c.org_id = $1 AND ($2 = '' OR c.dag_name = $2)
 		ORDER BY j.dag_name, j.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list sources: %w", err)

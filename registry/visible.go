@@ -99,13 +99,12 @@ func hiddenInput(caller authz.Caller, args *[]any) string {
 }
 
 // HiddenJob returns the condition, on jobs j, under which a job is hidden from the caller: some of what it makes or
-// reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset.
+// reads is. A job that writes no dataset is only for those who work on its DAG, like an unpublished dataset. What a job
+// makes is looked up for each job that is asked about: as EXISTS, what all jobs of all versions make was read at once.
 func HiddenJob(caller authz.Caller, args *[]any) string {
-	return HiddenMaker(caller, `EXISTS (
-				SELECT FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid AND NOT d.published
-				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)
-			OR NOT EXISTS (
-				SELECT FROM pointer_outlines p WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name)`, args)
+	return HiddenMaker(caller, `(SELECT bool_and(d.published)
+				FROM pointer_outlines p JOIN dataset_outlines d ON d.id = p.dataset_uuid
+				WHERE p.dag_version_id = j.dag_version_id AND p.job_name = j.name) IS NOT TRUE`, args)
 }
 
 // HiddenMaker is HiddenJob for statements that know from elsewhere whether a job makes nothing that is published, or

@@ -13,6 +13,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/registry"
+	"github.com/dagctl/dagctl/registry/deploy"
 )
 
 func TestDeleteDAG(t *testing.T) {
@@ -125,6 +126,36 @@ func TestOpenTasksOfManyOriginsAreCountedAtOnce(t *testing.T) {
 	require.LessOrEqual(t, lookups, int64(3))
 	again, _ := count("pair")
 	require.Equal(t, other, again, "what other DAGs have open is not counted")
+}
+
+// The list of what a deletion removes looks at who reads it in other DAGs, and at no other version of its own.
+func TestADeletionIsPlannedWithoutOldVersions(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", "2024-01-01", "a")
+	w.Serve(dispatchertest.Upkept)
+	w.Serve(dispatchertest.WordsDAG)
+	w.Exec(`
+		INSERT INTO job_inputs (org_id, job_id, input_index, dataset_uuid, in_dag, triggers, dag_version_id)
+		SELECT i.org_id, i.job_id, 10 + n, i.dataset_uuid, true, true, v.id
+		FROM job_inputs i JOIN dag_versions v ON v.id = i.dag_version_id AND v.dag_name = 'letters',
+			generate_series(1, 500) AS n`)
+	w.Exec(`ANALYZE job_inputs`)
+
+	require.NoError(t, pg.InTx(t.Context(), w.Pool, func(ctx context.Context, tx pgx.Tx) error {
+		plan, err := deploy.PlanDeletion(ctx, tx, w.Caller.OrgID, "letters", time.Now())
+		require.NoError(t, err)
+		var read int64
+		require.NoError(t, tx.QueryRow(ctx, `SELECT idx_tup_fetch FROM pg_stat_xact_user_tables
+			WHERE relname = 'job_inputs'`).Scan(&read))
+		require.Less(t, read, int64(100))
+		consumers := []string{}
+		for _, d := range plan.Datasets {
+			consumers = append(consumers, d.Consumers...)
+		}
+		require.Equal(t, []string{"words/spelled"}, consumers)
+		return nil
+	}))
 }
 
 // A pause belongs to the name: nobody sees it while there is no DAG of the name, and it is there when one comes back.

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dagctl/dagctl/authz"
@@ -43,9 +41,6 @@ var lengths = map[Step]time.Duration{Hour: time.Hour, Day: 24 * time.Hour, Week:
 
 // mostSteps bounds the points of a trend, and mostRows the rows of an answer.
 const mostSteps, mostRows = 400, 100
-
-// fewParts is up to how many outputs the steps of each are looked up.
-const fewParts = 1000
 
 // Question asks for usage. Zero fields mean: by job, the last seven days, by the day, all DAGs.
 type Question struct {
@@ -137,7 +132,7 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		return c, err
 	}
 	c = Costs{By: q.By, Step: q.Step, Since: q.Since, Until: q.Until, Currency: u.Prices.Currency, Rows: []Row{}}
-	used, n, err := u.read(ctx, caller, q)
+	used, along, n, err := u.read(ctx, caller, q)
 	if err != nil {
 		return c, fmt.Errorf("read usage: %w", err)
 	}
@@ -156,7 +151,9 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 		if q.By == ByOrg && q.undivided(caller) {
 			groups.sum(steps)
 		}
-		if err := readSteps(ctx, tx, caller.OrgID, q, groups, steps); err != nil {
+		if q.along() {
+			groups.addSteps(q, along, steps)
+		} else if err := readSteps(ctx, tx, caller.OrgID, q, groups, steps); err != nil {
 			return err
 		}
 		u.fill(&c, q, groups, steps, now)
@@ -174,20 +171,20 @@ func (u *Usage) Costs(ctx context.Context, caller authz.Caller, q Question, now 
 // read reads what was used, and at once what has to be known of jobs and datasets.
 func (u *Usage) read(
 	ctx context.Context, caller authz.Caller, q Question,
-) (used map[output]Amount, n names, err error) {
+) (used map[output]Amount, along map[output]trend, n names, err error) {
 	err = atonce.Do(ctx, 2, pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		if q.DAG != "" {
 			if _, err := u.registry.DAG(ctx, tx, caller, q.DAG); err != nil {
 				return err
 			}
 		}
-		used, err = readUsed(ctx, tx, caller, q)
+		used, along, err = readUsed(ctx, tx, caller, q)
 		return err
 	}), pg.OrgTx(u.requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) (err error) {
 		n, err = readNames(ctx, tx, caller, q)
 		return err
 	}))
-	return used, n, err
+	return used, along, n, err
 }
 
 // Lately returns what the caller's org did in the last 24 hours, by the hour, and in the last 14 days, by the day. Of
@@ -222,154 +219,59 @@ func (q Question) undivided(caller authz.Caller) bool {
 	return (q.By == ByOrg || q.By == ByDAG && q.Step != Hour) && (caller.ReadsAll() || q.bare)
 }
 
-// readUsed sums the usage of each output, with what is stored of it. Undivided, it is that of each DAG, or only what is
-// stored.
-func readUsed(ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question) (map[output]Amount, error) {
+// readUsed sums the usage of each output, with what is stored of it, and with its trend where that is read along.
+// Undivided, it is that of each DAG, or only what is stored.
+func readUsed(
+	ctx context.Context, tx pgx.Tx, caller authz.Caller, q Question,
+) (map[output]Amount, map[output]trend, error) {
 	table, unit := q.from()
 	outputs := "dag_name, job_name, output"
 	if q.undivided(caller) {
 		table, outputs = "usage_dag_days", "dag_name, '' AS job_name, 0 AS output"
 	}
-	sql, args := `
+	sums, steps, step, args := q.alongside([]any{caller.OrgID, q.DAG, q.Since, q.Until})
+	sql := `
 		SELECT dag_name, job_name, output, coalesce(u.seconds, 0), coalesce(u.attempts, 0), coalesce(u.tasks, 0),
-			coalesce(u.failed, 0), coalesce(u.rows, 0), coalesce(u.bytes, 0), coalesce(s.bytes, 0)
+			coalesce(u.failed, 0), coalesce(u.rows, 0), coalesce(u.bytes, 0), coalesce(s.bytes, 0), ` + steps + `
 		FROM (
-			SELECT `+outputs+`, sum(seconds) AS seconds, sum_exact(attempts) AS attempts, sum_exact(tasks) AS tasks,
-				sum_exact(failed) AS failed, sum_exact(rows) AS rows, sum_exact(bytes) AS bytes
-			FROM `+table+`
-			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND `+unit+` >= $3 AND `+unit+` < $4
+			SELECT ` + outputs + `, sum(seconds) AS seconds, sum_exact(attempts) AS attempts, sum_exact(tasks) AS tasks,
+				sum_exact(failed) AS failed, sum_exact(rows) AS rows, sum_exact(bytes) AS bytes` + sums + `
+			FROM (SELECT *` + step + ` FROM ` + table + `
+				WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4 OFFSET 0) AS u
 			GROUP BY 1, 2, 3) AS u
 		FULL JOIN (
-			SELECT `+outputs+`, sum_exact(bytes) AS bytes FROM usage_stored
+			SELECT ` + outputs + `, sum_exact(bytes) AS bytes FROM usage_stored
 			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)
-			GROUP BY 1, 2, 3) AS s USING (dag_name, job_name, output)`, []any{caller.OrgID, q.DAG, q.Since, q.Until}
+			GROUP BY 1, 2, 3) AS s USING (dag_name, job_name, output)`
 	switch {
 	case q.bare && q.By == ByOrg:
-		return map[output]Amount{{}: {}}, nil
+		return map[output]Amount{{}: {}}, nil, nil
 	case q.By == ByOrg && q.undivided(caller):
-		sql, args = `SELECT '', '', 0, 0, 0, 0, 0, 0, 0, coalesce(sum(bytes), 0)::bigint FROM usage_stored
+		sql, args = `SELECT '', '', 0, 0, 0, 0, 0, 0, 0, coalesce(sum(bytes), 0)::bigint, `+steps+`
+			FROM usage_stored
 			WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, args[:2]
 	}
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
-	sums := map[output]Amount{}
+	used, along := map[output]Amount{}, map[output]trend{}
 	var (
 		o output
 		a Amount
+		t trend
 	)
 	_, err = pgx.ForEachRow(rows, []any{&o.dag, &o.job, &o.index, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows,
-		&a.Bytes, &a.Stored}, func() error {
-		sums[o] = a
-		return nil
-	})
-	return sums, err
-}
-
-// at is the usage of a group in a step.
-type at struct {
-	group int
-	time  time.Time
-}
-
-// readTotals sums the usage of all by step, as that of group -1. Where all is one group, it is that of the group, too;
-// and where DAGs are groups, it is read by DAG. Days are those of DAGs, less what hidden jobs wrote.
-func readTotals(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, q Question, g *grouping,
-) (map[at]Amount, error) {
-	table, unit := q.from()
-	all := table
-	if q.Step != Hour {
-		all = "usage_dag_days"
-	}
-	span := func(column string) string {
-		return `u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.` + column + ` >= $4 AND u.` + column + ` < $5`
-	}
-	by, groups := `''`, map[string]int{}
-	if q.By == ByDAG {
-		by = `u.dag_name`
-		for i, row := range g.rows[:min(len(g.rows), mostRows)] {
-			groups[row.DAG] = i
+		&a.Bytes, &a.Stored, &t.seconds, &t.bytes}, func() error {
+		used[o] = a
+		if t.seconds != nil {
+			along[o] = t
 		}
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT dag, date_bin($1::interval, at, '2001-01-01Z'), sum(seconds), sum_exact(attempts), sum_exact(tasks),
-			sum_exact(failed), sum_exact(rows), sum_exact(bytes)
-		FROM (
-			SELECT `+by+` AS dag, u.`+unit+` AS at, u.seconds, u.attempts, u.tasks, u.failed, u.rows, u.bytes
-			FROM `+all+` u WHERE `+span(unit)+`
-			UNION ALL
-			SELECT `+by+`, u.`+unit+`, 0, 0, 0, 0, -u.rows, -u.bytes
-			FROM unnest($6::text[], $7::text[]) AS h(dag, job)
-			JOIN `+table+` u ON u.dag_name = h.dag AND u.job_name = h.job
-			WHERE `+span(unit)+`) AS u
-		GROUP BY 1, 2`,
-		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until},
-			pg.Columns(slices.Collect(maps.Keys(g.hidden)))...)...)
-	if err != nil {
-		return nil, err
-	}
-
-	steps := map[at]Amount{}
-	var (
-		dag string
-		t   time.Time
-		a   Amount
-	)
-	_, err = pgx.ForEachRow(rows, []any{&dag, &t, &a.Seconds, &a.Attempts, &a.Tasks, &a.Failed, &a.Rows, &a.Bytes},
-		func() error {
-			if q.bare {
-				a.Rows, a.Bytes = 0, 0
-			}
-			all := steps[at{-1, t.UTC()}]
-			all.add(a, 1)
-			steps[at{-1, t.UTC()}] = all
-			if i, ok := groups[dag]; ok || q.By == ByOrg {
-				steps[at{i, t.UTC()}] = a
-			}
-			return nil
-		})
-	return steps, err
-}
-
-// readSteps adds what trends of groups weigh, seconds and bytes, by step, where it is not among that of all.
-func readSteps(
-	ctx context.Context, tx pgx.Tx, org uuid.UUID, q Question, g *grouping, steps map[at]Amount,
-) error {
-	if q.By == ByOrg || q.By == ByDAG || len(g.parts) == 0 {
-		return nil
-	}
-	table, unit := q.from()
-	used := `u.org_id = $2 AND ($3 = '' OR u.dag_name = $3) AND u.` + unit + ` >= $4 AND u.` + unit + ` < $5`
-	from := `JOIN ` + table + ` u ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output WHERE ` + used
-	if len(g.parts) > fewParts {
-		// All steps are read at once, rather than those of each output.
-		from = `JOIN (SELECT * FROM ` + table + ` u WHERE ` + used + ` OFFSET 0) AS u
-			ON u.dag_name = p.dag AND u.job_name = p.job AND u.output = p.output`
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT p.group, date_bin($1::interval, u.`+unit+`, '2001-01-01Z'), sum(u.seconds * p.seconds),
-			coalesce(sum_exact(u.bytes) FILTER (WHERE p.data), 0)
-		FROM unnest($6::text[], $7::text[], $8::int[], $9::int[], $10::float8[], $11::boolean[])
-			AS p(dag, job, output, "group", seconds, data)
-		`+from+` GROUP BY 1, 2`,
-		append([]any{lengths[q.Step], org, q.DAG, q.Since, q.Until}, pg.Columns(g.parts)...)...)
-	if err != nil {
-		return err
-	}
-
-	var (
-		s at
-		a Amount
-	)
-	_, err = pgx.ForEachRow(rows, []any{&s.group, &s.time, &a.Seconds, &a.Bytes}, func() error {
-		s.time = s.time.UTC()
-		steps[s] = a
+		t = trend{}
 		return nil
 	})
-	return err
+	return used, along, err
 }
 
 // weigh returns what rows and trends compare: money or, without prices, seconds. The money is nil without prices.

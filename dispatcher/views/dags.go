@@ -243,7 +243,7 @@ func consumers(
 		return list, err
 	}
 
-	readers, err := flow.From(ctx, tx, caller, live, slices.Collect(maps.Keys(names)))
+	readers, err := flow.Abroad(ctx, tx, caller, live, slices.Collect(maps.Keys(names)))
 	if err != nil {
 		return nil, err
 	}

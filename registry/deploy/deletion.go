@@ -36,7 +36,7 @@ type Deletion struct {
 	Findings []contract.Finding `json:"findings" nullable:"false" doc:"What this means for those who read the datasets; refused with 409 if one refuses, or asks and its consent is not given"`
 }
 
-// PlanDeletion returns what deleting a DAG removes, and who reads it.
+// PlanDeletion returns what deleting a DAG removes, and who reads it. It relies on idx_job_inputs_foreign.
 func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, now time.Time) (Deletion, error) {
 	d := Deletion{DAG: dagName, KeptUntil: now.Add(registry.RollbackWindow)}
 	var left bool // datasets, or a version that the list of DAGs shows because it failed
@@ -60,9 +60,9 @@ func PlanDeletion(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 		       ARRAY(SELECT DISTINCT j.dag_name || '/' || j.name FROM job_inputs i
 		             JOIN jobs j ON j.id = i.job_id AND j.dag_name <> $2
 		             JOIN dag_versions v ON v.id = i.dag_version_id AND v.status IN ('Active', 'Building', 'Ready')
-		             WHERE i.dataset_uuid = d.id ORDER BY 1)
+		             WHERE i.dataset_uuid = d.id AND NOT i.in_dag ORDER BY 1)
 		FROM datasets d
-		LEFT JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dataset_uuid = d.id
+		LEFT JOIN dataset_pointers p ON p.org_id = d.org_id AND p.dag_name = $2 AND p.dataset_uuid = d.id
 		LEFT JOIN LATERAL (SELECT count(*) AS partitions, sum(r.bytes)::bigint AS bytes FROM partition_versions r
 		                   WHERE r.dataset_version = p.dataset_version AND r.state = 'Published') s ON true
 		WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.deleted_at IS NULL

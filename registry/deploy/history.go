@@ -116,15 +116,19 @@ func addWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string,
 	return endWindows(ctx, tx, org, versions)
 }
 
-// endWindows takes the windows from the versions that cannot serve again.
+// endWindows takes the windows from the versions that cannot serve again. Versions share most generations, and those of
+// a dataset that are not purged are found in idx_dataset_versions_kept.
 func endWindows(ctx context.Context, tx pgx.Tx, org uuid.UUID, versions map[uuid.UUID]*PastVersion) error {
 	rows, err := tx.Query(ctx, `
-		SELECT v.id FROM unnest($2::uuid[]) AS v(id)
-		WHERE EXISTS (
-			SELECT FROM dag_version_datasets p
-			CROSS JOIN LATERAL (
-				SELECT FROM dataset_versions g WHERE g.id = p.dataset_version AND g.purged_at IS NOT NULL LIMIT 1) AS g
-			WHERE p.org_id = $1 AND p.dag_version_id = v.id LIMIT 1)`,
+		WITH used AS MATERIALIZED (
+			SELECT p.dag_version_id, p.dataset_uuid, p.dataset_version FROM dag_version_datasets p
+			WHERE p.org_id = $1 AND p.dag_version_id = ANY($2)),
+		kept AS MATERIALIZED (
+			SELECT g.id FROM dataset_versions g
+			WHERE g.org_id = $1 AND g.dataset_uuid = ANY(ARRAY(SELECT DISTINCT dataset_uuid FROM used))
+			  AND g.purged_at IS NULL)
+		SELECT DISTINCT u.dag_version_id FROM used u
+		WHERE NOT EXISTS (SELECT FROM kept k WHERE k.id = u.dataset_version)`,
 		org, slices.Collect(maps.Keys(versions)))
 	if err != nil {
 		return fmt.Errorf("find purged versions: %w", err)

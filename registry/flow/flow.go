@@ -66,6 +66,15 @@ func From(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datase
 		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5)`)
 }
 
+// Abroad returns those jobs that read some datasets in DAGs which do not make them. It relies on
+// idx_job_inputs_foreign.
+func Abroad(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID) ([]Job, error) {
+	return jobs(ctx, tx, caller, s, datasets, `
+		SELECT DISTINCT i.job_id
+		FROM job_inputs i JOIN `+served+` ON s.id = i.dag_version_id
+		WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5) AND NOT i.in_dag`)
+}
+
 func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datasets []uuid.UUID,
 	which string) ([]Job, error) {
 	args := s.args(caller.OrgID, datasets)
@@ -86,6 +95,60 @@ func jobs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving, datase
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Job])
 	if err != nil {
 		return nil, fmt.Errorf("jobs around %d datasets: %w", len(datasets), err)
+	}
+	return found, nil
+}
+
+// Whole is a job of a DAG whose jobs were all read, with what leads from it to other DAGs.
+type Whole struct {
+	Job
+	Version   uuid.UUID   // of its DAG
+	Moved     []uuid.UUID // those of the datasets that it makes which another DAG makes now
+	Elsewhere []uuid.UUID // other versions of the pointer set that read what it makes
+}
+
+// WholeDAGs returns all jobs of those versions of a pointer set that make or read some datasets, and of other versions
+// of it, except some: one statement for each of many steps takes longer. It relies on the primary keys of job_inputs
+// and dag_version_datasets, the unique key of jobs by version, idx_job_inputs_dataset and idx_job_inputs_foreign.
+func WholeDAGs(ctx context.Context, tx pgx.Tx, caller authz.Caller, s Serving,
+	datasets, versions, except []uuid.UUID) ([]Whole, error) {
+	args := s.args(caller.OrgID, datasets, versions, except)
+	hidden := registry.HiddenMaker(caller, "m.published IS NOT TRUE", &args)
+	rows, err := tx.Query(ctx, `
+		WITH served AS MATERIALIZED (SELECT * FROM `+served+`),
+		whole AS MATERIALIZED (
+			SELECT w.id FROM (
+				SELECT s.id FROM dataset_outlines d JOIN served s ON s.dag_name = d.producer_dag_name
+				WHERE d.org_id = $1 AND d.id = ANY($5)
+				UNION
+				SELECT s.id FROM job_inputs i JOIN served s ON s.id = i.dag_version_id
+				WHERE i.org_id = $1 AND i.dataset_uuid = ANY($5)
+				UNION
+				SELECT s.id FROM served s WHERE s.id = ANY($6)) AS w
+			WHERE w.id <> ALL(coalesce($7::uuid[], '{}'))),
+		made AS MATERIALIZED (
+			SELECT p.dag_version_id, p.job_name, array_agg(p.dataset_uuid ORDER BY p.output_index) AS ids,
+				array_agg(p.dataset_uuid) FILTER (WHERE d.producer_dag_name <> s.dag_name) AS moved,
+				bool_and(d.published) AS published
+			FROM pointer_outlines p LEFT JOIN dataset_outlines d ON d.id = p.dataset_uuid
+			JOIN served s ON s.id = p.dag_version_id
+			WHERE p.dag_version_id = ANY(ARRAY(SELECT id FROM whole))
+			GROUP BY 1, 2)
+		SELECT j.id, j.dag_name, j.name, coalesce(j.source ->> 'kind', ''), `+hidden+`,
+		       ARRAY(SELECT DISTINCT i.dataset_uuid FROM job_inputs i WHERE i.job_id = j.id), coalesce(m.ids, '{}'),
+		       j.operator, j.dag_version_id, coalesce(m.moved, '{}'),
+		       ARRAY(SELECT DISTINCT s.id FROM unnest(m.ids) AS x(id)
+		             JOIN job_inputs i ON i.dataset_uuid = x.id AND NOT i.in_dag
+		             JOIN served s ON s.id = i.dag_version_id)
+		FROM jobs j LEFT JOIN made m ON m.dag_version_id = j.dag_version_id AND m.job_name = j.name
+		WHERE j.org_id = $1 AND j.dag_version_id = ANY(ARRAY(SELECT id FROM whole))
+		ORDER BY j.dag_name, j.name`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs of DAGs around %d datasets: %w", len(datasets), err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Whole])
+	if err != nil {
+		return nil, fmt.Errorf("jobs of DAGs around %d datasets: %w", len(datasets), err)
 	}
 	return found, nil
 }

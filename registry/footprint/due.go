@@ -109,12 +109,13 @@ type Clock struct {
 }
 
 // Clocks lists the source jobs of the active versions that a clock fires, without those that poll more often than once
-// in some time. Everybody may know when they fire next.
+// in some time. Everybody may know when they fire next. It relies on idx_jobs_sources.
 func Clocks(ctx context.Context, tx pgx.Tx, caller authz.Caller, every time.Duration) ([]Clock, error) {
 	args := []any{caller.OrgID, every.Nanoseconds()}
 	hidden := registry.HiddenJob(caller, &args)
 	rows, err := tx.Query(ctx, `
-		SELECT j.dag_name, j.name, j.source, `+hidden+` FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+		SELECT j.dag_name, j.name, j.source, `+hidden+`
+		FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.activation = 'source'
 		WHERE c.org_id = $1 AND (j.source ->> 'kind' = 'cron'
 			OR j.source ->> 'kind' = 'poll' AND (j.source ->> 'every')::bigint >= $2)`, args...)
 	if err != nil {
