@@ -168,9 +168,37 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 			return err // the next time looks for what comes after it
 		}
 	}
-	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)
-	return err
+	return src.begin(ctx, tx, s, task, now)
 }
+
+// begin makes the task of a source. It notes what failed before in its place, which the task supersedes: nobody would
+// see any more that the source fails until the task is out of attempts, too.
+func (src *Sources) begin(ctx context.Context, tx pgx.Tx, s *dueSource, task tasks.Request, now time.Time) error {
+	slot := tasks.Slot{Origin: task.Job.Origin, Key: task.Slot}
+	failure, err := tasks.LastFailure(ctx, tx, slot)
+	if err != nil {
+		return err
+	}
+	created, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)
+	if err != nil || !created.By[slot].IsNew {
+		return err
+	}
+
+	var text *string
+	var at *time.Time
+	if failure != nil {
+		text, at = &failure.Error, &failure.At
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE sources SET failing = $4, failing_task = $6,
+			failing_since = CASE WHEN $5::timestamptz IS NOT NULL THEN coalesce(failing_since, $5) END
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND ($4::text IS NOT NULL OR failing IS NOT NULL)`,
+		s.Org, s.DAG, s.Name, text, at, created.By[slot].ID)
+	return fault.Wrap(err, "note whether the source fails")
+}
+
+// FiredPrefix begins the dedupe keys of the tasks of sources that list nothing: each of their times makes one.
+const FiredPrefix = "fire:"
 
 // firedTask returns the one task of a source that cannot enumerate. It makes the partition of that instant or, on a
 // schedule, the last window that was complete then. The instant is its dedupe key, so that it is made once.
@@ -185,7 +213,7 @@ func firedTask(job *registry.Job, at time.Time) tasks.Request {
 	}
 	payload, _ := json.Marshal(map[string]string{"scheduled_at": at.UTC().Format(time.RFC3339)})
 	return tasks.Request{Job: job, Kind: tasks.KindSource, Slot: key, Partition: key, Payload: payload,
-		Dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
+		Dedupe: FiredPrefix + at.UTC().Format(time.RFC3339Nano)}
 }
 
 // noteFailed records why a source could not be fired.

@@ -129,8 +129,13 @@ func (vs *Views) sources(
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT dag_name, job_name, state, next_fire_at, last_fire_at, coalesce(error, ''), error_since
-		FROM sources WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, dagName)
+		SELECT s.dag_name, s.job_name, s.state, s.next_fire_at, s.last_fire_at, coalesce(s.error, ''), s.error_since,
+			CASE WHEN f.fails THEN s.failing ELSE '' END, CASE WHEN f.fails THEN s.failing_since END
+		FROM sources s CROSS JOIN LATERAL (
+			SELECT s.failing IS NOT NULL AND (EXISTS (SELECT FROM waiting WHERE task_id = s.failing_task)
+				OR EXISTS (SELECT FROM ready WHERE task_id = s.failing_task)
+				OR EXISTS (SELECT FROM leases WHERE task_id = s.failing_task)) AS fails) AS f
+		WHERE s.org_id = $1 AND ($2 = '' OR s.dag_name = $2)`, caller.OrgID, dagName)
 	if err != nil {
 		return nil, fmt.Errorf("read sources: %w", err)
 	}
@@ -138,10 +143,10 @@ func (vs *Views) sources(
 	type key struct{ dag, job string }
 	known := map[key]SourceStatus{}
 	var s SourceStatus
-	var next, last, since *time.Time
-	columns := []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error, &since}
+	var next, last, since, failing *time.Time
+	columns := []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error, &since, &s.Failing, &failing}
 	if _, err := pgx.ForEachRow(rows, columns, func() error {
-		s.NextFireAt, s.LastFireAt, s.ErrorSince = next, last, since
+		s.NextFireAt, s.LastFireAt, s.ErrorSince, s.FailingSince = next, last, since, failing
 		known[key{s.DAG, s.Job}] = s
 		return nil
 	}); err != nil {
@@ -161,6 +166,7 @@ func (vs *Views) sources(
 		}
 		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
 			status.Error, status.ErrorSince, status.LeftOut = "", nil, "" // they may quote paths and rows
+			status.Failing, status.FailingSince = "", nil
 		}
 		list = append(list, status)
 	}

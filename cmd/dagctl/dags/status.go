@@ -281,7 +281,7 @@ func writeSources(c *cli.CLI, w io.Writer, sources []views.SourceStatus) {
 	}
 	for _, s := range sources {
 		t.Add(s.DAG+"/"+s.Job, s.Kind, s.State, cli.Ago(s.LastFireAt, now), cli.Ago(s.NextFireAt, now),
-			cli.OneLine(cmp.Or(s.Error, s.LeftOut), 80))
+			cli.OneLine(cmp.Or(s.Error, s.Failing, s.LeftOut), 80))
 	}
 	t.Write(w)
 }

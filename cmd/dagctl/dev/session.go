@@ -21,6 +21,7 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
@@ -262,7 +263,7 @@ func (s *session) report(ctx context.Context) error {
 			done[what] = append(done[what], t.Partition)
 		case t.Waiting == "dead":
 			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Bad("dead"), what, t.Partition, cli.OneLine(t.Error, 1000))
-			fmt.Fprintf(s.Out, "  `dagctl tasks retry %s` retries it\n", t.ID)
+			fmt.Fprintf(s.Out, "  %s\n", againBy(t))
 		case t.Waiting == "backoff" && t.Error == "": // it was handed back
 			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Busy("waits"), what, t.Partition, cli.OneLine(t.State, 300))
 		case t.Waiting == "backoff":
@@ -275,6 +276,15 @@ func (s *session) report(ctx context.Context) error {
 		fmt.Fprintln(s.Out, strings.TrimSpace(fmt.Sprintf("%s %s %s", style.Good("done"), what, few(done[what]))))
 	}
 	return s.reportVersions(ctx)
+}
+
+// againBy names the command that does again what a dead task could not. The next time of a source begins it anew by
+// another task, which ends this one.
+func againBy(t views.Task) string {
+	if strings.HasPrefix(t.DedupeKey, sources.FiredPrefix) {
+		return fmt.Sprintf("its next time begins it anew; `dagctl run %s/%s` does at once", t.DAG, t.Job)
+	}
+	return fmt.Sprintf("`dagctl tasks retry %s` retries it", t.ID)
 }
 
 func (s *session) reportVersions(ctx context.Context) error {
