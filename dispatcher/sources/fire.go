@@ -55,12 +55,12 @@ func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err err
 	}
 	src.looked = now
 
-	failed := []error{src.read(ctx, now)}
+	by, failed := src.dueBy(now), []error{src.read(ctx, now)}
 	for _, s := range due {
 		if s.failed != nil {
 			failed = append(failed, src.noteFailed(ctx, s))
 		}
-		more = more || s.nextDue != nil && !s.nextDue.After(now) // it is still catching up
+		more = more || s.nextDue != nil && !s.nextDue.After(by) // it is still catching up
 	}
 	if len(due) > 0 {
 		src.wake.Send(wakeup.Claim)
@@ -77,7 +77,7 @@ func (src *Sources) hold(ctx context.Context, now time.Time) error {
 	_, err := src.pool.Exec(ctx, `
 		UPDATE sources SET held = true
 		WHERE next_fire_at <= $1 AND NOT held AND NOT enumerates AND `+held.Condition(2)+` AND `+tasks.NotPaused,
-		append([]any{now}, held.Args()...)...)
+		append([]any{src.dueBy(now)}, held.Args()...)...)
 	if err != nil {
 		return fmt.Errorf("note which sources wait: %w", err)
 	}
@@ -94,7 +94,7 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 			SELECT org_id, dag_name, job_name, next_fire_at, held, asked FROM sources
 			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND NOT `+held.Condition(2)+`
 			  AND `+tasks.NotPaused+`
-			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{now}, held.Args()...)...)
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{src.dueBy(now)}, held.Args()...)...)
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/query"
@@ -57,13 +58,12 @@ type session struct {
 	seen     map[string][sha256.Size]byte // by path, at the previous look
 	tasks    map[uuid.UUID]string         // the state that was last printed
 	versions map[string]string            // by id, the state that was last printed; nil before the first look
-	dead     map[string]bool              // jobs with partitions whose tasks died and that were not made since
-	anew     []string                     // those of them that were begun anew: a source goes on by itself
+	due      time.Time                    // with --once: what is due later is left to the next run; zero: not known yet
 }
 
 // run looks and deploys until ctx ends or, with --once, until the work is done.
 func (s *session) run(ctx context.Context) error {
-	s.tasks, s.seen, s.dead = map[uuid.UUID]string{}, map[string][sha256.Size]byte{}, map[string]bool{}
+	s.tasks, s.seen = map[uuid.UUID]string{}, map[string][sha256.Size]byte{}
 	for {
 		if err := s.deployChanged(ctx); err != nil {
 			return err
@@ -257,7 +257,6 @@ func (s *session) report(ctx context.Context) error {
 		if t.Kind == "check" {
 			what += " checks"
 		}
-		s.noteDead(what, t)
 		switch {
 		case t.Status == "Completed":
 			done[what] = append(done[what], t.Partition)
@@ -345,22 +344,8 @@ func few(keys []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(keys[:shown], ", "), len(keys)-shown)
 }
 
-// noteDead notes of a task in a new state whether it died, and whether it begins anew what died before.
-func (s *session) noteDead(what string, t views.Task) {
-	of := strings.TrimSpace(what + " " + t.Partition)
-	switch {
-	case t.Status == "Completed":
-		delete(s.dead, of)
-		s.anew = slices.DeleteFunc(s.anew, func(other string) bool { return other == of })
-	case t.Waiting == "dead":
-		s.dead[of] = true
-	case s.dead[of] && t.Kind == "source" && t.Status != "Canceled" && !slices.Contains(s.anew, of):
-		s.anew = append(s.anew, of)
-	}
-}
-
-// finished reports whether no version is in progress and nothing is left to do but what would go on for ever: a source
-// that died and that its next time begins anew.
+// finished reports whether no version is in progress and nothing is left to do of what was due when the last one began
+// to serve, and of what follows from it. What comes due later would go on for ever.
 func (s *session) finished(ctx context.Context) (bool, error) {
 	for _, last := range s.deployed {
 		v, err := s.version(ctx, *last.version)
@@ -368,10 +353,11 @@ func (s *session) finished(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if len(s.anew) > 0 {
-		return true, nil
+	if s.due.IsZero() {
+		s.due = clock.Now()
+		s.app.Dispatcher.Sources.FireUntil(s.due)
 	}
-	return s.app.Dispatcher.Views.Settled(ctx, s.org)
+	return s.app.Dispatcher.Views.SettledBy(ctx, s.org, s.due)
 }
 
 // finish prints the published datasets. It ends the dev server, with an error if something failed.
@@ -412,11 +398,7 @@ func (s *session) failures(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	var failed []string
-	for _, of := range s.anew {
-		failed = append(failed, of+" failed until no attempt was left, and was begun anew")
-	}
 	for _, d := range dags {
 		if d.Failed != nil {
 			failed = append(failed, fmt.Sprintf("%s v%d is Failed", d.Name, d.Failed.Number))
