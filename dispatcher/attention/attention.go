@@ -264,11 +264,7 @@ func ofPauses(pauses []tasks.Pause) (list []Item) {
 		if p.Reason != "" {
 			text += ": " + p.Reason
 		}
-		command := "dagctl resume " + p.What()
-		if p.DAG == "" {
-			command = "dagctl resume --org"
-		}
-		list = append(list, Item{Kind: Paused, DAG: p.DAG, Job: p.Job, Since: &p.At, Text: text, Command: command})
+		list = append(list, Item{Kind: Paused, DAG: p.DAG, Job: p.Job, Since: &p.At, Text: text, Command: p.Resume()})
 	}
 	return list
 }
