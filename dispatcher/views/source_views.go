@@ -21,10 +21,9 @@ import (
 // SourceDetail is a source with its schedule and its position.
 type SourceDetail struct {
 	SourceStatus
-	Paused   *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
-	Task     *uuid.UUID   `json:"task_id,omitempty" doc:"Of an always_on source: the task that runs it"`
-	Next     []time.Time  `json:"next_fires,omitempty" doc:"When it is due next, at most five times"`
-	Schedule *Schedule    `json:"schedule,omitempty" doc:"Absent for callers who may not read the job's definition"`
+	Task     *uuid.UUID  `json:"task_id,omitempty" doc:"Of an always_on source: the task that runs it"`
+	Next     []time.Time `json:"next_fires,omitempty" doc:"When it is due next, at most five times"`
+	Schedule *Schedule   `json:"schedule,omitempty" doc:"Absent for callers who may not read the job's definition"`
 
 	Enumerated *time.Time      `json:"enumerated_at,omitempty" doc:"When the units that there are to read were last listed"`
 	Units      int             `json:"units,omitempty" doc:"How many there were"`
@@ -67,14 +66,8 @@ func (vs *Views) Source(ctx context.Context, caller authz.Caller, dagName, name 
 	return detail, fault.Wrap(err, fmt.Sprintf("source %s/%s", dagName, name))
 }
 
-// addSchedule adds the pause of a source and, where the caller may read its definition, when and what it reads.
+// addSchedule adds when and what a source reads, where the caller may read its definition.
 func (vs *Views) addSchedule(ctx context.Context, tx pgx.Tx, caller authz.Caller, s *SourceDetail) error {
-	pauses, err := PausesOf(ctx, tx, caller)
-	if err != nil {
-		return err
-	}
-	s.Paused = tasks.WidestPause(pauses, s.DAG, s.Job)
-
 	job, err := vs.registry.ActiveJob(ctx, tx, caller.OrgID, s.DAG, s.Job)
 	if err != nil {
 		return err
@@ -157,10 +150,16 @@ func (vs *Views) sources(
 	if err != nil {
 		return nil, err
 	}
+	pauses, err := PausesOf(ctx, tx, caller)
+	if err != nil {
+		return nil, err
+	}
+
 	list := []SourceStatus{}
 	for _, j := range jobs {
 		status := known[key{j.DAG, j.Job}]
 		status.DAG, status.Job, status.Kind, status.LeftOut = j.DAG, j.Job, j.Kind, left[j.ID]
+		status.Paused = tasks.WidestPause(pauses, j.DAG, j.Job)
 		if status.State == "" {
 			status.State = "Pending" // the dispatcher has not come to it yet
 		}
