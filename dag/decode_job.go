@@ -425,7 +425,8 @@ func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
 	if !v.get("operator").scalar() {
 		return OperatorSpec{}, false
 	}
-	if d.cat.Runtimes != nil && !slices.Contains(d.cat.Runtimes, j.Runtime) {
+	mapped := d.cat.Runtimes == nil || slices.Contains(d.cat.Runtimes, j.Runtime)
+	if !mapped {
 		place := cmp.Or(d.setting(v, "runtime").node, v.node)
 		d.node(place, CodeReference, "this server maps no runtime %q", j.Runtime).
 			suggest("use one of: %s", strings.Join(d.cat.Runtimes, ", "))
@@ -446,7 +447,7 @@ func (d *decoder) operator(v value, j *Job) (OperatorSpec, bool) {
 	case v.has("inputs") && !v.has("source") && !op.Reactive:
 		d.node(place, CodeConflict, "operator %s takes no inputs; it needs a `source`", j.Operator)
 	}
-	if op.Runtimes != nil && !slices.Contains(op.Runtimes, j.Runtime) {
+	if mapped && op.Runtimes != nil && !slices.Contains(op.Runtimes, j.Runtime) {
 		runs := "it runs on: " + strings.Join(op.Runtimes, ", ")
 		if len(op.Runtimes) == 0 {
 			runs = "no runtime of this server runs it: its config maps workers' runtimes, such as `python: poll`"

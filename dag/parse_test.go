@@ -119,6 +119,13 @@ func TestRuntimes(t *testing.T) {
 		Text: []byte("name: a\njobs:\n  - { name: a, operator: command, source: { kind: manual } }\n")}, catalog)
 	require.Equal(t, `dag.yaml:3:5: this server maps no runtime "dispatcher" (use one of: lambda, ecs_platform)`,
 		problems.Error())
+
+	command := catalog.Operators["command"]
+	command.Runtimes = []string{"ecs_platform"}
+	catalog.Operators["command"] = command
+	_, problems = Parse(File{Text: []byte(
+		"name: a\njobs:\n  - { name: a, operator: command, runtime: x, source: { kind: manual } }\n")}, catalog)
+	require.Len(t, problems, 1, "that the operator does not run there either says nothing more")
 }
 
 func TestStrategies(t *testing.T) {

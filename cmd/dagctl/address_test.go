@@ -67,6 +67,7 @@ func TestCompletion(t *testing.T) {
 	text := strings.Replace(readingsDAG, "name: readings\n", "name: readings\ndescription: Of two stations.\n", 1)
 	require.NoError(t, os.WriteFile(second, []byte(text), 0o600))
 	must(t, w.env(t, writer), "deploy", second)
+	must(t, w.env(t, writer), "pin", "readings", "v1")
 
 	env := w.env(t, reader)
 	env["DAGCTL_COMPLETION_TIME"] = "1m"
@@ -84,7 +85,11 @@ func TestCompletion(t *testing.T) {
 		"secrets delete ":                             "",
 		"diff readings v1 ":                           "v1 v2",
 		"why readings/d":                              "readings/daily",
-		"promote readings v":                          "v1 v2",
+		"why daily_h":                                 "daily_highest",
+		"why daily_highest@2026-01-02":                "daily_highest@2026-01-02",
+		"promote readings v":                          "",
+		"pin readings v":                              "v1 v2",
+		"unpin readings ":                             "v1",
 		"rollback readings --to ":                     "v1",
 	} {
 		words := strings.Split(line, " ")

@@ -28,10 +28,11 @@ type completer func(ctx context.Context, api *cli.Client, args []string, typed s
 // no, they complete nothing.
 func completeNames(c *cli.CLI, root *cobra.Command) {
 	byWord := map[string]completer{"DAG": dagNames, "[DAG]": dagNames, "DAG/JOB": jobNames, "DAG[/JOB]": jobNames,
-		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|DATASET@PARTITION|JOB": taskNames,
+		"TASK": taskNames, "[TASK...]": taskNames, "TASK|DATASET|DATASET@PARTITION|JOB": whyNames,
 		"DATASET": datasetNames, "DATASET[.COLUMN]": datasetNames, "PARTITION": partitionNames, "V1": versionNames,
 		"V2": versionNames, "VERSION": versionNames, "[VERSION]": versionNames}
 	byCommand := map[string]completer{"datasets": datasetNames, "secrets": secretNames}
+	versionBy := map[string]completer{"pin": versionsToPin, "unpin": versionsPinned, "promote": versionsToPromote}
 	byFlag := map[string]completer{"dag": dagNames, "partition": partitionNames, "job": jobsOfFlag,
 		"to": versionsBefore}
 
@@ -43,6 +44,9 @@ func completeNames(c *cli.CLI, root *cobra.Command) {
 			complete[i] = byWord[word]
 			if word == "NAME" && cmd.HasParent() {
 				complete[i] = byCommand[cmd.Parent().Name()]
+			}
+			if f := versionBy[cmd.Name()]; f != nil && strings.Trim(word, "[]") == "VERSION" {
+				complete[i] = f
 			}
 		}
 		if len(words) > 0 && slices.ContainsFunc(complete, func(f completer) bool { return f != nil }) {
@@ -189,6 +193,37 @@ func versionsBefore(ctx context.Context, api *cli.Client, args []string, _ strin
 	}), false
 }
 
+// versionsToPin completes a version that serves, may serve or served, and whose data are there.
+func versionsToPin(ctx context.Context, api *cli.Client, args []string, _ string) ([]string, bool) {
+	return versionsOf(ctx, api, args, func(v registry.Version) bool {
+		return v.ShrunkAt == nil && (v.Status == registry.Active || v.Status == registry.Superseded || onItsWay(v))
+	}), false
+}
+
+// versionsToPromote completes the version that is ready or being built.
+func versionsToPromote(ctx context.Context, api *cli.Client, args []string, _ string) ([]string, bool) {
+	return versionsOf(ctx, api, args, onItsWay), false
+}
+
+func onItsWay(v registry.Version) bool {
+	return v.Status == registry.Building || v.Status == registry.Ready
+}
+
+// versionsPinned completes a version that is pinned.
+func versionsPinned(ctx context.Context, api *cli.Client, args []string, _ string) (names []string, _ bool) {
+	if len(args) == 0 {
+		return nil, false
+	}
+	pins, err := cli.FetchWhole[registry.VersionPin](ctx, api, cli.DAGPath(args[0])+"/pins")
+	if err != nil {
+		return nil, false
+	}
+	for _, p := range pins {
+		names = append(names, fmt.Sprint("v", p.Number))
+	}
+	return names, false
+}
+
 // versionsOf returns the newest versions of a DAG that fit, such as v12.
 func versionsOf(
 	ctx context.Context, api *cli.Client, args []string, fits func(registry.Version) bool,
@@ -235,6 +270,20 @@ func partitionsOf(ctx context.Context, api *cli.Client, query url.Values) (keys 
 		}
 	}
 	return keys
+}
+
+// whyNames completes what `dagctl why` takes: a task, a job, a dataset, or a partition of a dataset after its @.
+func whyNames(ctx context.Context, api *cli.Client, args []string, typed string) ([]string, bool) {
+	if of, _, ok := strings.Cut(typed, "@"); ok && strings.Count(of, "/") != 1 {
+		keys := list(ctx, api, cli.DatasetPath(of)+"/partitions", nil)
+		for i := range keys {
+			keys[i] = of + "@" + keys[i]
+		}
+		return keys, false
+	}
+	names, goesOn := taskNames(ctx, api, args, typed)
+	datasets, _ := datasetNames(ctx, api, args, typed)
+	return append(names, datasets...), goesOn
 }
 
 // taskNames completes the address of a task: an id, or DAG/JOB@PARTITION, whose partitions come after the @.

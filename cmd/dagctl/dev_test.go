@@ -157,6 +157,8 @@ jobs:
 	r := dagctl(t, nil, "dev", dir, "--once", "--addr", "127.0.0.1:0", "--data", processtest.DataFolder(t))
 	require.Equal(t, cli.ExitFailed, r.code, r.out+r.err)
 	require.Contains(t, r.out, "dead away/source")
+	require.Contains(t, r.out, "`dagctl run away/source` does at once")
+	require.NotContains(t, r.out, "tasks retry", "the next time has ended that task by then")
 	require.Contains(t, r.err, "not everything completed")
 }
 

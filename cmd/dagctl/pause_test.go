@@ -27,6 +27,10 @@ func TestPauseOnTheCommandLine(t *testing.T) {
 		return len(tasks) == 1 && tasks[0].Waiting == "paused", nil
 	})
 	require.Regexp(t, `daily .* ago: the disk is full`, must(t, env, "status", "readings"))
+	require.NotContains(t, must(t, env, "sources"), "Paused")
+	must(t, env, "pause", "readings/landing")
+	require.Regexp(t, `readings/landing +poll +Paused `, must(t, env, "sources"))
+	must(t, env, "resume", "readings/landing")
 	require.Equal(t, []string{"2026-01-01"}, w.partitions(t, "daily_highest"))
 	require.Equal(t, "readings/daily is resumed\n", must(t, env, "resume", "readings/daily"))
 	eventually(t, "it goes on", func() (bool, error) { return len(w.partitions(t, "daily_highest")) == 2, nil })

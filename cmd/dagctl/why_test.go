@@ -54,6 +54,10 @@ func TestWhy(t *testing.T) {
 		require.Equal(t, cli.ExitFailed, r.code)
 		require.Contains(t, r.err, "there is no dataset")
 	}
+	r := dagctl(t, env, "why", "daily_highest@")
+	require.Equal(t, cli.ExitFailed, r.code)
+	require.Contains(t, r.err, "no partition of daily_highest is named")
+	require.Contains(t, r.err, "`dagctl datasets partitions daily_highest` lists them")
 	for _, args := range [][]string{{"why", "nothing"}, {"why", "readings/nothing"}, {"why", "nothing/nothing"},
 		{"why", "01a1fd91-0000-7000-8000-000000000000"}, {"why-not", "daily_highest", "yesterday"}} {
 		r := dagctl(t, env, args...)

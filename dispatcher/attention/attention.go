@@ -106,12 +106,7 @@ func items(s seen) []Item {
 	for _, g := range s.dead {
 		list = append(list, ofDead(g))
 	}
-	for _, src := range s.sources {
-		if text := cmp.Or(src.Error, src.LeftOut); text != "" {
-			list = append(list, Item{Kind: SourceError, DAG: src.DAG, Job: src.Job, Since: src.LastFireAt,
-				Text: fault.Headline(text), Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)})
-		}
-	}
+	list = append(list, ofSources(s.sources)...)
 
 	list = slices.Concat(list, ofServers(s.servers, s.secrets), ofRuntimes(s.unserved))
 	for _, d := range s.late {
@@ -138,6 +133,26 @@ func items(s seen) []Item {
 		return cmp.Or(cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)), oldest(a, b),
 			cmp.Compare(a.What(), b.What()))
 	})
+	return list
+}
+
+// ofSources has an item for each source that could not be read, and for each whose tasks fail one after the other.
+func ofSources(sources []views.SourceStatus) (list []Item) {
+	for _, src := range sources {
+		item := Item{Kind: SourceError, DAG: src.DAG, Job: src.Job, Since: src.LastFireAt,
+			Text:    fault.Headline(cmp.Or(src.Error, src.LeftOut)),
+			Command: fmt.Sprintf("dagctl why %s/%s", src.DAG, src.Job)}
+		switch {
+		case src.Error != "" && src.ErrorSince != nil:
+			item.Since = src.ErrorSince
+		case src.Error == "" && src.FailingSince != nil:
+			item.Since = src.FailingSince
+			item.Text = "its tasks fail, one after the other: " + fault.Headline(src.Failing)
+		}
+		if item.Text != "" {
+			list = append(list, item)
+		}
+	}
 	return list
 }
 
@@ -249,11 +264,7 @@ func ofPauses(pauses []tasks.Pause) (list []Item) {
 		if p.Reason != "" {
 			text += ": " + p.Reason
 		}
-		command := "dagctl resume " + p.What()
-		if p.DAG == "" {
-			command = "dagctl resume --org"
-		}
-		list = append(list, Item{Kind: Paused, DAG: p.DAG, Job: p.Job, Since: &p.At, Text: text, Command: command})
+		list = append(list, Item{Kind: Paused, DAG: p.DAG, Job: p.Job, Since: &p.At, Text: text, Command: p.Resume()})
 	}
 	return list
 }

@@ -45,7 +45,9 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 			{Name: "rates", DAG: "fares", Job: "get", Late: &registry.Late{DueAt: at(1)}}},
 		sources: []views.SourceStatus{
 			{DAG: "sales", Job: "files", Error: "no such folder"}, {DAG: "sales", Job: "hook"},
-			{DAG: "sales", Job: "logs", LeftOut: "1 file is left out"}},
+			{DAG: "sales", Job: "logs", LeftOut: "1 file is left out", LastFireAt: since(5)},
+			{DAG: "sales", Job: "feed", Failing: "no answer", FailingSince: since(2), LastFireAt: since(6)},
+			{DAG: "sales", Job: "away", Error: "no host", ErrorSince: since(3), LastFireAt: since(6)}},
 		pauses: []tasks.Pause{{DAG: "sales", Job: "load", Actor: "user:ann", Reason: "stock-taking", At: at(6)}},
 		servers: []dispatcher.Troubled{{ID: "h1", Unfit: "the storage is full"},
 			{ID: "h2", Lacks: []string{"k1", "k2"}}},
@@ -77,8 +79,10 @@ func TestTheMostUrgentComesFirst(t *testing.T) {
 		{Dead, "sales/load", "ben", since(5), "2 tasks are out of attempts: disk full"},
 		{BuildFailed, "sales v3", "", since(2), "no such column"},
 		{Blocked, "sales/join", "ann", nil, "no common partitions"},
+		{SourceError, "sales/feed", "", since(2), "its tasks fail, one after the other: no answer"},
+		{SourceError, "sales/away", "", since(3), "no host"},
+		{SourceError, "sales/logs", "", since(5), "1 file is left out"},
 		{SourceError, "sales/files", "", nil, "no such folder"},
-		{SourceError, "sales/logs", "", nil, "1 file is left out"},
 		{ServerUnfit, "h1", "", nil, "it takes no tasks: the storage is full"},
 		{KeyMissing, "h2", "", nil, "2 secrets are under the key k2, which it does not have: webhooks and tasks that " +
 			"use them fail there"},

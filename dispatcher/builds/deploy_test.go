@@ -364,6 +364,10 @@ func TestRollbackToAVersionWhoseDocumentWasTriedAgain(t *testing.T) {
 	first := 1
 	_, err := w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})
 	require.ErrorContains(t, err, "version 1 of letters is being built again")
+	second := 2
+	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &second})
+	require.ErrorContains(t, err, "version 2 of letters is already active: it serves")
+	require.ErrorContains(t, fault.Hinted(err), "`dagctl abandon letters` gives up version 1, which does not serve yet")
 	_, err = w.D.Builds.Abandon(t.Context(), w.Caller, "letters")
 	require.NoError(t, err)
 	_, err = w.D.Builds.Rollback(t.Context(), w.Caller, "letters", builds.RollbackRequest{To: &first})

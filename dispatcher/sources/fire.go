@@ -55,12 +55,12 @@ func (src *Sources) Fire(ctx context.Context, now time.Time) (more bool, err err
 	}
 	src.looked = now
 
-	failed := []error{src.read(ctx, now)}
+	by, failed := src.dueBy(now), []error{src.read(ctx, now)}
 	for _, s := range due {
 		if s.failed != nil {
 			failed = append(failed, src.noteFailed(ctx, s))
 		}
-		more = more || s.nextDue != nil && !s.nextDue.After(now) // it is still catching up
+		more = more || s.nextDue != nil && !s.nextDue.After(by) // it is still catching up
 	}
 	if len(due) > 0 {
 		src.wake.Send(wakeup.Claim)
@@ -77,7 +77,7 @@ func (src *Sources) hold(ctx context.Context, now time.Time) error {
 	_, err := src.pool.Exec(ctx, `
 		UPDATE sources SET held = true
 		WHERE next_fire_at <= $1 AND NOT held AND NOT enumerates AND `+held.Condition(2)+` AND `+tasks.NotPaused,
-		append([]any{now}, held.Args()...)...)
+		append([]any{src.dueBy(now)}, held.Args()...)...)
 	if err != nil {
 		return fmt.Errorf("note which sources wait: %w", err)
 	}
@@ -94,7 +94,7 @@ func (src *Sources) takeDue(ctx context.Context, now time.Time) ([]dueSource, er
 			SELECT org_id, dag_name, job_name, next_fire_at, held, asked FROM sources
 			WHERE next_fire_at <= $1 AND NOT enumerates AND state <> 'Draining' AND NOT `+held.Condition(2)+`
 			  AND `+tasks.NotPaused+`
-			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{now}, held.Args()...)...)
+			ORDER BY next_fire_at LIMIT 100 FOR UPDATE SKIP LOCKED`, append([]any{src.dueBy(now)}, held.Args()...)...)
 		if err != nil {
 			return err
 		}
@@ -181,9 +181,37 @@ func (src *Sources) fireOne(ctx context.Context, tx pgx.Tx, s *dueSource, now ti
 			return err // the next time looks for what comes after it
 		}
 	}
-	_, err = src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)
-	return err
+	return src.begin(ctx, tx, s, task, now)
 }
+
+// begin makes the task of a source. It notes what failed before in its place, which the task supersedes: nobody would
+// see any more that the source fails until the task is out of attempts, too.
+func (src *Sources) begin(ctx context.Context, tx pgx.Tx, s *dueSource, task tasks.Request, now time.Time) error {
+	slot := tasks.Slot{Origin: task.Job.Origin, Key: task.Slot}
+	failure, err := tasks.LastFailure(ctx, tx, slot)
+	if err != nil {
+		return err
+	}
+	created, err := src.tasks.Create(ctx, tx, tasks.Creation{Wanted: []tasks.Request{task}}, now)
+	if err != nil || !created.By[slot].IsNew {
+		return err
+	}
+
+	var text *string
+	var at *time.Time
+	if failure != nil {
+		text, at = &failure.Error, &failure.At
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE sources SET failing = $4, failing_task = $6,
+			failing_since = CASE WHEN $5::timestamptz IS NOT NULL THEN coalesce(failing_since, $5) END
+		WHERE org_id = $1 AND dag_name = $2 AND job_name = $3 AND ($4::text IS NOT NULL OR failing IS NOT NULL)`,
+		s.Org, s.DAG, s.Name, text, at, created.By[slot].ID)
+	return fault.Wrap(err, "note whether the source fails")
+}
+
+// FiredPrefix begins the dedupe keys of the tasks of sources that list nothing: each of their times makes one.
+const FiredPrefix = "fire:"
 
 // firedTask returns the one task of a source that cannot enumerate. It makes the partition of that instant or, on a
 // schedule, the last window that was complete then. The instant is its dedupe key, so that it is made once.
@@ -198,7 +226,7 @@ func firedTask(job *registry.Job, at time.Time) tasks.Request {
 	}
 	payload, _ := json.Marshal(map[string]string{"scheduled_at": at.UTC().Format(time.RFC3339)})
 	return tasks.Request{Job: job, Kind: tasks.KindSource, Slot: key, Partition: key, Payload: payload,
-		Dedupe: "fire:" + at.UTC().Format(time.RFC3339Nano)}
+		Dedupe: FiredPrefix + at.UTC().Format(time.RFC3339Nano)}
 }
 
 // noteFailed records why a source could not be fired.

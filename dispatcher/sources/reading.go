@@ -87,7 +87,7 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 		WITH due AS (
 			SELECT org_id, dag_name, job_name, row_number() OVER (PARTITION BY org_id ORDER BY next_fire_at) AS n
 			FROM sources
-			WHERE next_fire_at <= $1 AND enumerates AND state <> 'Draining' AND NOT `+held.Condition(8)+`
+			WHERE next_fire_at <= $8 AND enumerates AND state <> 'Draining' AND NOT `+held.Condition(9)+`
 			  AND coalesce(reading_until <= $1, true) AND `+tasks.NotPaused+`
 			  AND (coalesce($6::jsonb -> operator ? org_slug(org_id), true)
 				OR NOT `+dispatcher.MayRun("sources.operator", "org_slug(sources.org_id)", "$7")+`)),
@@ -95,13 +95,13 @@ func (src *Sources) takeToRead(ctx context.Context, now time.Time) ([]dueSource,
 			SELECT s.org_id, s.dag_name, s.job_name FROM sources s
 			JOIN due d ON d.org_id = s.org_id AND d.dag_name = s.dag_name AND d.job_name = s.job_name
 			LEFT JOIN unnest($2::uuid[], $3::int[]) AS b(org, reads) ON b.org = s.org_id
-			WHERE d.n <= $4 - coalesce(b.reads, 0) AND s.next_fire_at <= $1 AND coalesce(s.reading_until <= $1, true)
+			WHERE d.n <= $4 - coalesce(b.reads, 0) AND s.next_fire_at <= $8 AND coalesce(s.reading_until <= $1, true)
 			FOR UPDATE OF s SKIP LOCKED)
 		UPDATE sources s SET reading_until = $5, last_fire_at = $1, state = 'Running', updated_at = $1
 		FROM taken t WHERE t.org_id = s.org_id AND t.dag_name = s.dag_name AND t.job_name = s.job_name
 		RETURNING s.org_id, s.dag_name, s.job_name, s.next_fire_at`,
 		append([]any{now, orgs, counts, readersPerOrg, now.Add(readingFor), src.dispatcher.Only,
-			now.Add(-tasks.WorkerDeadAfter)}, held.Args()...)...)
+			now.Add(-tasks.WorkerDeadAfter), src.dueBy(now)}, held.Args()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("take sources to read: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/dagctl/dagctl/dispatcher/builds"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
 	"github.com/dagctl/dagctl/dispatcher/service"
+	"github.com/dagctl/dagctl/dispatcher/views"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
 	"github.com/dagctl/dagctl/operators"
@@ -400,7 +401,17 @@ func TestAPollWhoseTaskWaitsForItsRetry(t *testing.T) {
 	}
 	require.Equal(t, []string{"all Completed", "all Failed error"}, w.Tasks("tick"))
 	require.Equal(t, 1, w.Count(`SELECT FROM waiting WHERE reason = 'dead'`))
+	status := func() views.SourceStatus {
+		list, err := w.D.Views.Sources(t.Context(), w.Caller)
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		return list[0]
+	}
+	require.Empty(t, status().Failing, "the dead task says it")
 	w.Poll()
+	since := status().FailingSince
+	require.Equal(t, "no answer", status().Failing)
+	require.NotNil(t, since)
 	w.Poll()
 	require.Len(t, w.Tasks("tick"), 3, "the next time tries again, and is one look")
 	running := w.Claim(w.D)
@@ -412,6 +423,16 @@ func TestAPollWhoseTaskWaitsForItsRetry(t *testing.T) {
 	readNow(w, "scheduled", "tick")
 	w.Fire()
 	require.Len(t, w.Tasks("tick"), 4, "who asks for it now does not wait for the retry")
+	require.Equal(t, "no answer", status().Failing)
+	require.Equal(t, since, status().FailingSince, "none has succeeded since")
+
+	w.Probe.On("tick", nil)
+	w.Settle()
+	require.Equal(t, "all Completed", w.Tasks("tick")[3])
+	require.Empty(t, status().Failing)
+	w.Poll()
+	require.Len(t, w.Tasks("tick"), 5)
+	require.Empty(t, status().Failing)
 	w.Check()
 }
 

@@ -4,6 +4,7 @@ package sources
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,6 +34,7 @@ type Sources struct {
 	hookLimiter    *rest.Limiter
 	readers        readers
 	looked         time.Time // when Fire fired last; only its loop uses it
+	until          atomic.Pointer[time.Time]
 }
 
 // New returns the sources of a dispatcher. The limiter bounds the deliveries to each webhook; nil: they are unbounded.
@@ -42,6 +44,17 @@ func New(d *dispatcher.Dispatcher, deliveries *rest.Limiter) *Sources {
 		tasks: d.Tasks, pressure: d.Pressure, vault: d.Vault, wake: d.Wakeups, log: d.Log, roots: d.Roots,
 		hookLimiter: deliveries,
 	}
+}
+
+// FireUntil leaves what is due after a moment to other processes, for one that ends when all that was due is done.
+func (src *Sources) FireUntil(at time.Time) { src.until.Store(&at) }
+
+// dueBy returns until when a source must be due to be fired now.
+func (src *Sources) dueBy(now time.Time) time.Time {
+	if until := src.until.Load(); until != nil && until.Before(now) {
+		return *until
+	}
+	return now
 }
 
 // Loops returns the loops that fire and supervise sources.

@@ -36,6 +36,14 @@ func (p Pause) What() string {
 	return p.DAG + "/" + p.Job
 }
 
+// Resume is the command that ends the pause.
+func (p Pause) Resume() string {
+	if p.DAG == "" {
+		return "dagctl resume --org"
+	}
+	return "dagctl resume " + p.What()
+}
+
 // WidestPause returns the widest pause that applies to a job, or nil. The pauses are in the order of PausesOf.
 func WidestPause(pauses []Pause, dagName, job string) *Pause {
 	for i, p := range pauses {

@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -156,6 +157,29 @@ func IsOpen(ctx context.Context, tx pgx.Tx, s Slot) (open bool, err error) {
 		    OR EXISTS (SELECT FROM ready WHERE origin_job_id = $1 AND slot = $2)
 		    OR EXISTS (SELECT FROM leases WHERE origin_job_id = $1 AND slot = $2)`, s.Origin, s.Key, WaitDead).Scan(&open)
 	return open, fault.Wrap(err, "look for an open task")
+}
+
+// Failure is how a task failed that is dead or waits for its retry.
+type Failure struct {
+	Error string
+	At    time.Time
+}
+
+// LastFailure returns the newest failure of a slot, nil if it has no failed task.
+func LastFailure(ctx context.Context, tx pgx.Tx, s Slot) (*Failure, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT coalesce(t.error_message, ''), coalesce(w.failed_at, t.created_at)
+		FROM waiting w JOIN tasks t ON t.id = w.task_id
+		WHERE w.origin_job_id = $1 AND w.slot = $2 AND w.reason IN ($3, $4)
+		ORDER BY w.task_id DESC LIMIT 1`, s.Origin, s.Key, WaitDead, WaitBackoff)
+	if err != nil {
+		return nil, fmt.Errorf("find what failed last: %w", err)
+	}
+	found, err := pgx.CollectOneRow(rows, pgx.RowToAddrOfStructByPos[Failure])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return found, fault.Wrap(err, "find what failed last")
 }
 
 // DeadOrigins lists the origins of an org that have dead tasks.

@@ -79,6 +79,11 @@ type SourceStatus struct {
 	Error      string     `json:"error,omitempty"`
 	ErrorSince *time.Time `json:"error_since,omitempty" doc:"When it first failed after it worked"`
 	LeftOut    string     `json:"left_out,omitempty" doc:"What it found last and cannot read, while it reads the rest"`
+
+	Failing      string     `json:"failing,omitempty" doc:"What its tasks fail with, each of which begins anew what the one before it could not do"`
+	FailingSince *time.Time `json:"failing_since,omitempty" doc:"When the first of them failed for good"`
+
+	Paused *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
 }
 
 // DAGs lists the org's DAGs in the order of their names, from the first one after the given name.

@@ -2,6 +2,7 @@ package views_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,54 @@ func TestNothingIsSettledWhileASourceIsRead(t *testing.T) {
 	settled, err := w.D.Views.Settled(t.Context(), w.Caller.OrgID)
 	require.NoError(t, err)
 	require.True(t, settled)
+}
+
+// A process that ends when all that was due is done fires nothing that comes due meanwhile, which would never end.
+func TestWhatComesDueLaterIsLeft(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Pair)
+	w.Serve(`
+name: ticking
+jobs:
+  - name: tick
+    operator: hook
+    source: { kind: poll, every: 1s }
+`)
+	w.Settle()
+
+	moment := time.Now()
+	settled := func() bool {
+		settled, err := w.D.Views.SettledBy(t.Context(), w.Caller.OrgID, moment)
+		require.NoError(t, err)
+		return settled
+	}
+	later := func() { w.Exec(`UPDATE sources SET next_fire_at = $1`, moment.Add(time.Millisecond)) }
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, moment)
+	require.False(t, settled())
+	w.D.Sources.FireUntil(moment)
+	w.Probe.Put("raw", "2024-01-02", "b")
+	w.Fire()
+	w.Settle()
+	later()
+	require.True(t, settled())
+
+	w.Probe.Put("raw", "2024-01-03", "c")
+	ticks, reads := w.Tasks("tick"), w.Tasks("raw")
+	require.Len(t, ticks, 2, "once when it was deployed, once for the moment")
+	require.Len(t, reads, 2)
+	more, err := w.D.Sources.Fire(t.Context(), dispatchertest.Later(time.Hour))
+	require.NoError(t, err)
+	require.False(t, more)
+	w.D.Sources.EndReading()
+	require.Equal(t, ticks, w.Tasks("tick"))
+	require.Equal(t, reads, w.Tasks("raw"))
+
+	w.Exec(`UPDATE sources SET next_fire_at = $1`, moment)
+	w.Pause("pair", "")
+	w.Pause("ticking", "tick")
+	require.True(t, settled(), "nothing fires a source that is paused")
 }
 
 // The summary of a DAG covers only the last day, however long its history is.

@@ -21,10 +21,9 @@ import (
 // SourceDetail is a source with its schedule and its position.
 type SourceDetail struct {
 	SourceStatus
-	Paused   *tasks.Pause `json:"paused,omitempty" doc:"Where it, its DAG or the org is paused"`
-	Task     *uuid.UUID   `json:"task_id,omitempty" doc:"Of an always_on source: the task that runs it"`
-	Next     []time.Time  `json:"next_fires,omitempty" doc:"When it is due next, at most five times"`
-	Schedule *Schedule    `json:"schedule,omitempty" doc:"Absent for callers who may not read the job's definition"`
+	Task     *uuid.UUID  `json:"task_id,omitempty" doc:"Of an always_on source: the task that runs it"`
+	Next     []time.Time `json:"next_fires,omitempty" doc:"When it is due next, at most five times"`
+	Schedule *Schedule   `json:"schedule,omitempty" doc:"Absent for callers who may not read the job's definition"`
 
 	Enumerated *time.Time      `json:"enumerated_at,omitempty" doc:"When the units that there are to read were last listed"`
 	Units      int             `json:"units,omitempty" doc:"How many there were"`
@@ -67,14 +66,8 @@ func (vs *Views) Source(ctx context.Context, caller authz.Caller, dagName, name 
 	return detail, fault.Wrap(err, fmt.Sprintf("source %s/%s", dagName, name))
 }
 
-// addSchedule adds the pause of a source and, where the caller may read its definition, when and what it reads.
+// addSchedule adds when and what a source reads, where the caller may read its definition.
 func (vs *Views) addSchedule(ctx context.Context, tx pgx.Tx, caller authz.Caller, s *SourceDetail) error {
-	pauses, err := PausesOf(ctx, tx, caller)
-	if err != nil {
-		return err
-	}
-	s.Paused = tasks.WidestPause(pauses, s.DAG, s.Job)
-
 	job, err := vs.registry.ActiveJob(ctx, tx, caller.OrgID, s.DAG, s.Job)
 	if err != nil {
 		return err
@@ -129,8 +122,13 @@ func (vs *Views) sources(
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT dag_name, job_name, state, next_fire_at, last_fire_at, coalesce(error, ''), error_since
-		FROM sources WHERE org_id = $1 AND ($2 = '' OR dag_name = $2)`, caller.OrgID, dagName)
+		SELECT s.dag_name, s.job_name, s.state, s.next_fire_at, s.last_fire_at, coalesce(s.error, ''), s.error_since,
+			CASE WHEN f.fails THEN s.failing ELSE '' END, CASE WHEN f.fails THEN s.failing_since END
+		FROM sources s CROSS JOIN LATERAL (
+			SELECT s.failing IS NOT NULL AND (EXISTS (SELECT FROM waiting WHERE task_id = s.failing_task)
+				OR EXISTS (SELECT FROM ready WHERE task_id = s.failing_task)
+				OR EXISTS (SELECT FROM leases WHERE task_id = s.failing_task)) AS fails) AS f
+		WHERE s.org_id = $1 AND ($2 = '' OR s.dag_name = $2)`, caller.OrgID, dagName)
 	if err != nil {
 		return nil, fmt.Errorf("read sources: %w", err)
 	}
@@ -138,10 +136,10 @@ func (vs *Views) sources(
 	type key struct{ dag, job string }
 	known := map[key]SourceStatus{}
 	var s SourceStatus
-	var next, last, since *time.Time
-	columns := []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error, &since}
+	var next, last, since, failing *time.Time
+	columns := []any{&s.DAG, &s.Job, &s.State, &next, &last, &s.Error, &since, &s.Failing, &failing}
 	if _, err := pgx.ForEachRow(rows, columns, func() error {
-		s.NextFireAt, s.LastFireAt, s.ErrorSince = next, last, since
+		s.NextFireAt, s.LastFireAt, s.ErrorSince, s.FailingSince = next, last, since, failing
 		known[key{s.DAG, s.Job}] = s
 		return nil
 	}); err != nil {
@@ -152,15 +150,22 @@ func (vs *Views) sources(
 	if err != nil {
 		return nil, err
 	}
+	pauses, err := PausesOf(ctx, tx, caller)
+	if err != nil {
+		return nil, err
+	}
+
 	list := []SourceStatus{}
 	for _, j := range jobs {
 		status := known[key{j.DAG, j.Job}]
 		status.DAG, status.Job, status.Kind, status.LeftOut = j.DAG, j.Job, j.Kind, left[j.ID]
+		status.Paused = tasks.WidestPause(pauses, j.DAG, j.Job)
 		if status.State == "" {
 			status.State = "Pending" // the dispatcher has not come to it yet
 		}
 		if j.Hidden || !caller.May(authz.Inspect, authz.OnDAG(j.DAG)) {
 			status.Error, status.ErrorSince, status.LeftOut = "", nil, "" // they may quote paths and rows
+			status.Failing, status.FailingSince = "", nil
 		}
 		list = append(list, status)
 	}

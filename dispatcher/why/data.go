@@ -113,7 +113,7 @@ func (e *explainer) withheld(ctx context.Context, job *registry.Job, key string)
 		case "Purged":
 			var dataset string
 			if dataset, err = registry.NameOf(ctx, e.tx, e.caller.OrgID, o.Generation.Dataset); err == nil {
-				r = e.again(job, dataset, key)
+				r, err = e.comeBack(ctx, job, dataset, key)
 				r.Code = whyPurged
 			}
 		default:

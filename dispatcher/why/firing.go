@@ -193,7 +193,10 @@ func (e *explainer) askedBefore(ctx context.Context, job *registry.Job, made boo
 		}
 	}
 
-	r.Command = fmt.Sprintf("dagctl backfill %[1]s --from %[2]s --to %[2]s --existing all", job.Address(), r.Partition)
+	again := fmt.Sprintf("dagctl backfill %[1]s --from %[2]s --to %[2]s --existing all", job.Address(), r.Partition)
+	if r.Command, err = e.resumed(ctx, job, again); err != nil {
+		return err
+	}
 	if made {
 		r.Code = whyNotAskedAgain
 		return nil

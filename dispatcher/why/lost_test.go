@@ -40,9 +40,10 @@ func TestWhyNotOfAPartitionWhoseFileIsGone(t *testing.T) {
 		done := w.Follow(w.Backfill(control.BackfillRequest{Job: job, From: day, To: day, Existing: "all"}))
 		require.Equal(t, "Completed", done.Status)
 	}
-	for _, c := range []struct{ job, dataset, command string }{
-		{"made", "letters_made", "dagctl run letters/made --partition 2024-01-01"},
-		{"raw", "letters/raw/0", "dagctl backfill letters/raw --from 2024-01-01 --to 2024-01-01 --existing all"},
+	for _, c := range []struct{ job, dataset, or, command string }{
+		{"made", "letters_made", ", or", "dagctl run letters/made --partition 2024-01-01"},
+		{"raw", "letters/raw/0", " or, if its source still has it,",
+			"dagctl backfill letters/raw --from 2024-01-01 --to 2024-01-01 --existing all"},
 	} {
 		file := loseFile(w, c.job, dispatchertest.FirstDay)
 		_, err := w.TryRead(c.dataset)
@@ -53,7 +54,7 @@ func TestWhyNotOfAPartitionWhoseFileIsGone(t *testing.T) {
 		require.Equal(t, "file_gone", codes[0])
 		require.False(t, slices.Contains(codes, "up_to_date"), codes)
 		require.Equal(t, "letters/"+c.job+" 2024-01-01: what is stored of it cannot be read: file "+file+
-			" is missing from the storage; queries and tasks that read it fail. Restore it, or make it again: "+
+			" is missing from the storage; queries and tasks that read it fail. Restore it"+c.or+" make it again: "+
 			c.command, reasons[0].Text)
 		require.Equal(t, c.command, reasons[0].Command)
 
@@ -61,6 +62,57 @@ func TestWhyNotOfAPartitionWhoseFileIsGone(t *testing.T) {
 		require.Len(t, w.Read(c.dataset), 1)
 		require.Equal(t, "published", dispatchertest.CodesIn(w.WhyNot(c.dataset, dispatchertest.FirstDay).Reasons)[0])
 	}
+}
+
+// A command that could not help is not named: what a partition is made from comes first, and a pause ends before.
+func TestWhyNotOfWhatCannotBeMadeAgain(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "a")
+	w.Serve(dispatchertest.Upkept)
+	loseFile(w, "made", dispatchertest.FirstDay)
+	w.Pause("letters", "made")
+	run := "dagctl run letters/made --partition 2024-01-01"
+	require.Equal(t, "dagctl resume letters/made && "+run,
+		w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons[0].Command)
+	paused := w.WhyJob("letters", "made").Reasons[0]
+	require.EqualValues(t, "paused", paused.Code)
+	require.Equal(t, "dagctl resume letters/made", paused.Command)
+	require.Contains(t, paused.Text, "a reason; it goes on after: dagctl resume letters/made")
+
+	loseFile(w, "raw", dispatchertest.FirstDay)
+	lost := w.WhyNot("letters_made", dispatchertest.FirstDay).Reasons[0]
+	require.Empty(t, lost.Command)
+	require.Contains(t, lost.Text, "Restore it; it cannot be made again before what it is made of, which is gone, too")
+	require.Len(t, lost.Because, 1)
+	require.EqualValues(t, "file_gone", lost.Because[0].Code)
+	require.Equal(t, "letters/raw", lost.Because[0].Job)
+	require.Equal(t, "dagctl backfill letters/raw --from 2024-01-01 --to 2024-01-01 --existing all",
+		lost.Because[0].Command)
+}
+
+// sentBy has a manual job whose tasks may have payloads.
+const sentBy = `
+name: mail
+jobs:
+  - name: sent
+    operator: hook
+    source: { kind: manual }
+publish:
+  mails: { from: { job: sent } }
+`
+
+// What a manual job made of a payload is made again of one.
+func TestWhyNotOfWhatAPayloadMade(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	w.Serve(sentBy)
+	w.Enqueue("sent", dispatcher.EnqueueItem{})
+	w.Settle()
+	file := loseFile(w, "sent", "all")
+	require.Equal(t, "dagctl run mail/sent", w.WhyNot("mails", "all").Reasons[0].Command, file)
+	w.Enqueue("sent", dispatcher.EnqueueItem{Payload: []byte(`{"to": "ann"}`)})
+	require.Equal(t, "dagctl run mail/sent --payload JSON", w.WhyNot("mails", "all").Reasons[0].Command)
 }
 
 // The rows of a table can be lost, too.

@@ -1,11 +1,14 @@
 package why
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/stale"
+	"github.com/dagctl/dagctl/dispatcher/tasks"
+	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -36,6 +39,48 @@ func (e *explainer) again(job *registry.Job, dataset, key string) Reason {
 		r.Detail = "its source gives it again"
 	}
 	return r
+}
+
+// comeBack is again with a command that can be run as things stand: one that ends a pause first, and that names the
+// payload which a task of a manual job needs.
+func (e *explainer) comeBack(ctx context.Context, job *registry.Job, dataset, key string) (Reason, error) {
+	r := e.again(job, dataset, key)
+	if source := job.Def.Source; source != nil && source.Kind == "manual" {
+		payload, err := e.takesPayload(ctx, job)
+		if err != nil {
+			return r, err
+		}
+		if payload {
+			r.Command += " --payload JSON"
+		}
+	}
+	var err error
+	r.Command, err = e.resumed(ctx, job, r.Command)
+	return r, err
+}
+
+// takesPayload reports whether the tasks of a manual job have payloads: its definition or one of the last ones says so.
+func (e *explainer) takesPayload(ctx context.Context, job *registry.Job) (takes bool, err error) {
+	if len(job.Def.PayloadSchema) > 0 {
+		return true, nil
+	}
+	err = e.tx.QueryRow(ctx, `
+		SELECT count(payload) > 0 FROM (
+			SELECT payload FROM shown_tasks WHERE org_id = $1 AND job_id = $2 AND kind = 'manual'
+			ORDER BY id DESC LIMIT 100) AS t`, e.caller.OrgID, job.Origin).Scan(&takes)
+	return takes, fault.Wrap(err, "look for payloads of "+job.Address())
+}
+
+// resumed returns a command that ends the pause of a job, if there is one, before it does what another command does.
+func (e *explainer) resumed(ctx context.Context, job *registry.Job, command string) (string, error) {
+	pauses, err := e.pauses(ctx)
+	if err != nil || command == "" {
+		return command, err
+	}
+	if p := tasks.WidestPause(pauses, job.DAG, job.Name); p != nil {
+		return p.Resume() + " && " + command, nil
+	}
+	return command, nil
 }
 
 // rematerialize is the command that makes a whole dataset again.

@@ -356,6 +356,9 @@ func (y *Explainer) PartitionWhyNot(
 	})
 	if err == nil && found != nil {
 		w.Reasons = y.seen(ctx, found, w.Reasons)
+		if lost := &w.Reasons[0]; lost.Code == whyFileGone {
+			err = y.addLostBehind(ctx, caller, now, found, lost, mostBehindFar)
+		}
 		addTexts(w.Reasons)
 	}
 	return w, fault.Wrap(err, fmt.Sprintf("why not %s %s", name, key))

@@ -323,7 +323,7 @@ func pausedReason(p *tasks.Pause, r Reason) Reason {
 	r.Code = WhyPaused
 	if p != nil {
 		at := p.At
-		r.Actor, r.Detail, r.Since = p.Actor, p.Reason, &at
+		r.Actor, r.Detail, r.Since, r.Command = p.Actor, p.Reason, &at, p.Resume()
 	}
 	return r
 }

@@ -96,7 +96,11 @@ var taskWordings = map[Code]wording{
 		if r.Actor == "" {
 			return "it was paused, and goes on by itself"
 		}
-		return fmt.Sprintf("it is paused by %s%s%s", r.Actor, since(r.Since), saying(r.Detail))
+		text := fmt.Sprintf("it is paused by %s%s%s", r.Actor, since(r.Since), saying(r.Detail))
+		if r.Command != "" {
+			text += "; it goes on after: " + r.Command
+		}
+		return text
 	}},
 	WhyNoAuthority: {"a task", func(r Reason) string {
 		if r.Actor == "" {

@@ -40,15 +40,16 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 			&shrunk)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && to == nil:
-		return b, fault.New(fault.Conflict, "no version of %s served before the active one", dagName).
-			WithHint("`dagctl history %s` lists its versions", dagName)
+		return b, orAbandon(ctx, tx, org, dagName,
+			fault.New(fault.Conflict, "no version of %s served before the active one", dagName))
 	case errors.Is(err, pgx.ErrNoRows):
 		return b, fault.New(fault.NotFound, "%s has no version %d", dagName, *to).
 			WithHint("`dagctl history %s` lists its versions", dagName)
 	case err != nil:
 		return b, fmt.Errorf("find version to roll back to: %w", err)
 	case b.Status == registry.Active:
-		return b, fault.New(fault.Conflict, "version %d of %s is already active", b.Number, dagName)
+		return b, orAbandon(ctx, tx, org, dagName,
+			fault.New(fault.Conflict, "version %d of %s is already active: it serves", b.Number, dagName))
 	case !served:
 		return b,
 			fault.New(fault.Conflict, "version %d of %s is %s: only a version that has served can be rolled back to",
@@ -66,6 +67,22 @@ func RollbackTarget(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName strin
 	}
 
 	return b, nil
+}
+
+// orAbandon adds to the error of a rollback that goes nowhere how to give up what is being built: who tries that often
+// wants to get rid of it.
+func orAbandon(ctx context.Context, tx pgx.Tx, org uuid.UUID, dagName string, refused *fault.Error) error {
+	var building int
+	err := tx.QueryRow(ctx, `
+		SELECT number FROM dag_versions WHERE org_id = $1 AND dag_name = $2 AND status IN ('Building', 'Ready')`,
+		org, dagName).Scan(&building)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return refused.WithHint("`dagctl history %s` lists its versions", dagName)
+	case err != nil:
+		return fmt.Errorf("find the build of %s: %w", dagName, err)
+	}
+	return refused.WithHint("`dagctl abandon %s` gives up version %d, which does not serve yet", dagName, building)
 }
 
 // waited is the SQL of the building_at of a version that may be cut over to from a time on, which is an argument of the

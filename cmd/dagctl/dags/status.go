@@ -280,8 +280,12 @@ func writeSources(c *cli.CLI, w io.Writer, sources []views.SourceStatus) {
 		Paint: map[int]func(string) string{2: style.Status},
 	}
 	for _, s := range sources {
-		t.Add(s.DAG+"/"+s.Job, s.Kind, s.State, cli.Ago(s.LastFireAt, now), cli.Ago(s.NextFireAt, now),
-			cli.OneLine(cmp.Or(s.Error, s.LeftOut), 80))
+		state := s.State
+		if s.Paused != nil {
+			state = "Paused"
+		}
+		t.Add(s.DAG+"/"+s.Job, s.Kind, state, cli.Ago(s.LastFireAt, now), cli.Ago(s.NextFireAt, now),
+			cli.OneLine(cmp.Or(s.Error, s.Failing, s.LeftOut), 80))
 	}
 	t.Write(w)
 }

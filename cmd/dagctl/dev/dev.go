@@ -65,8 +65,8 @@ dev.yaml beside the DAG file declares it, as in "workers: [{command: [python3, w
 anew on every save of its code and after a crash, and stops it with itself.
 
 With --once it deploys, reads the sources that are polled, works until nothing is left to do, prints the published
-datasets and exits. The exit code is 0 only if every task completed. It gives up if a worker of a dev.yaml fails four
-times in a row.`,
+datasets and exits. What sources have due later is left to the next run. The exit code is 0 only if every task
+completed. It gives up if a worker of a dev.yaml fails four times in a row.`,
 		Example: "  dagctl dev\n  dagctl dev examples/us-flights --once\n  dagctl dev --config server.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

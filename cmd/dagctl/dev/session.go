@@ -21,7 +21,9 @@ import (
 	"github.com/dagctl/dagctl/cmd/dagctl/server"
 	"github.com/dagctl/dagctl/dag"
 	"github.com/dagctl/dagctl/dispatcher/backends"
+	"github.com/dagctl/dagctl/dispatcher/sources"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/clock"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/plural"
 	"github.com/dagctl/dagctl/query"
@@ -56,13 +58,12 @@ type session struct {
 	seen     map[string][sha256.Size]byte // by path, at the previous look
 	tasks    map[uuid.UUID]string         // the state that was last printed
 	versions map[string]string            // by id, the state that was last printed; nil before the first look
-	dead     map[string]bool              // jobs with partitions whose tasks died and that were not made since
-	anew     []string                     // those of them that were begun anew: a source goes on by itself
+	due      time.Time                    // with --once: what is due later is left to the next run; zero: not known yet
 }
 
 // run looks and deploys until ctx ends or, with --once, until the work is done.
 func (s *session) run(ctx context.Context) error {
-	s.tasks, s.seen, s.dead = map[uuid.UUID]string{}, map[string][sha256.Size]byte{}, map[string]bool{}
+	s.tasks, s.seen = map[uuid.UUID]string{}, map[string][sha256.Size]byte{}
 	for {
 		if err := s.deployChanged(ctx); err != nil {
 			return err
@@ -256,13 +257,12 @@ func (s *session) report(ctx context.Context) error {
 		if t.Kind == "check" {
 			what += " checks"
 		}
-		s.noteDead(what, t)
 		switch {
 		case t.Status == "Completed":
 			done[what] = append(done[what], t.Partition)
 		case t.Waiting == "dead":
 			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Bad("dead"), what, t.Partition, cli.OneLine(t.Error, 1000))
-			fmt.Fprintf(s.Out, "  `dagctl tasks retry %s` retries it\n", t.ID)
+			fmt.Fprintf(s.Out, "  %s\n", againBy(t))
 		case t.Waiting == "backoff" && t.Error == "": // it was handed back
 			fmt.Fprintf(s.Out, "%s %s %s: %s\n", style.Busy("waits"), what, t.Partition, cli.OneLine(t.State, 300))
 		case t.Waiting == "backoff":
@@ -275,6 +275,15 @@ func (s *session) report(ctx context.Context) error {
 		fmt.Fprintln(s.Out, strings.TrimSpace(fmt.Sprintf("%s %s %s", style.Good("done"), what, few(done[what]))))
 	}
 	return s.reportVersions(ctx)
+}
+
+// againBy names the command that does again what a dead task could not. The next time of a source begins it anew by
+// another task, which ends this one.
+func againBy(t views.Task) string {
+	if strings.HasPrefix(t.DedupeKey, sources.FiredPrefix) {
+		return fmt.Sprintf("its next time begins it anew; `dagctl run %s/%s` does at once", t.DAG, t.Job)
+	}
+	return fmt.Sprintf("`dagctl tasks retry %s` retries it", t.ID)
 }
 
 func (s *session) reportVersions(ctx context.Context) error {
@@ -335,22 +344,8 @@ func few(keys []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(keys[:shown], ", "), len(keys)-shown)
 }
 
-// noteDead notes of a task in a new state whether it died, and whether it begins anew what died before.
-func (s *session) noteDead(what string, t views.Task) {
-	of := strings.TrimSpace(what + " " + t.Partition)
-	switch {
-	case t.Status == "Completed":
-		delete(s.dead, of)
-		s.anew = slices.DeleteFunc(s.anew, func(other string) bool { return other == of })
-	case t.Waiting == "dead":
-		s.dead[of] = true
-	case s.dead[of] && t.Kind == "source" && t.Status != "Canceled" && !slices.Contains(s.anew, of):
-		s.anew = append(s.anew, of)
-	}
-}
-
-// finished reports whether no version is in progress and nothing is left to do but what would go on for ever: a source
-// that died and that its next time begins anew.
+// finished reports whether no version is in progress and nothing is left to do of what was due when the last one began
+// to serve, and of what follows from it. What comes due later would go on for ever.
 func (s *session) finished(ctx context.Context) (bool, error) {
 	for _, last := range s.deployed {
 		v, err := s.version(ctx, *last.version)
@@ -358,10 +353,11 @@ func (s *session) finished(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if len(s.anew) > 0 {
-		return true, nil
+	if s.due.IsZero() {
+		s.due = clock.Now()
+		s.app.Dispatcher.Sources.FireUntil(s.due)
 	}
-	return s.app.Dispatcher.Views.Settled(ctx, s.org)
+	return s.app.Dispatcher.Views.SettledBy(ctx, s.org, s.due)
 }
 
 // finish prints the published datasets. It ends the dev server, with an error if something failed.
@@ -402,11 +398,7 @@ func (s *session) failures(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	var failed []string
-	for _, of := range s.anew {
-		failed = append(failed, of+" failed until no attempt was left, and was begun anew")
-	}
 	for _, d := range dags {
 		if d.Failed != nil {
 			failed = append(failed, fmt.Sprintf("%s v%d is Failed", d.Name, d.Failed.Number))

@@ -71,6 +71,14 @@ be read, and how to mend that. With --output json each reason has a code whose m
 
 // askWhyNot asks about a partition of a dataset.
 func askWhyNot(ctx context.Context, api *cli.Client, dataset, partition string) (why why.Why, err error) {
+	switch {
+	case dataset == "":
+		return why, fault.New(fault.Invalid, "@%s names no dataset", partition).
+			WithHint("write DATASET@PARTITION; `dagctl datasets list` lists the datasets")
+	case partition == "":
+		return why, fault.New(fault.Invalid, "no partition of %s is named", dataset).
+			WithHint("`dagctl datasets partitions %[1]s` lists them; `dagctl why %[1]s` is about all of it", dataset)
+	}
 	err = api.Get(ctx, cli.DatasetPath(dataset)+"/partitions/"+url.PathEscape(partition)+"/why-not", nil, &why)
 	return why, err
 }
