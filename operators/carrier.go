@@ -3,6 +3,7 @@ package operators
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/dagctl/dagctl/dag"
@@ -60,6 +61,9 @@ func (c storageCarrier) Deliver(
 	if result.Unchanged {
 		return out, nil
 	}
+	if err := c.refuseFiner(ctx, a, dirs, scratch); err != nil {
+		return Outcome{}, err
+	}
 	if a.SplitBy != "" {
 		return c.split(ctx, a, dirs[0], result, scratch)
 	}
@@ -87,6 +91,24 @@ func (c storageCarrier) Deliver(
 	}
 	out.Unchanged = a.Asked && len(out.Written) == 0
 	return out, nil
+}
+
+// refuseFiner refuses instants that storage would cut, in what a run has written.
+func (c storageCarrier) refuseFiner(ctx context.Context, a Assignment, dirs []string, scratch string) error {
+	for i, output := range a.Outputs {
+		files, err := filepath.Glob(filepath.Join(dirs[i], "*.parquet"))
+		if err != nil {
+			return err
+		}
+		names := make([]string, len(files))
+		for n, file := range files {
+			names[n] = filepath.Base(file)
+		}
+		if err := c.work.refuseFiner(ctx, files, names, scratch); err != nil {
+			return fmt.Errorf("output %q: %w", output.Name, err)
+		}
+	}
+	return nil
 }
 
 func partitionOf(a Assignment) string {

@@ -3,8 +3,11 @@ package operators
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dagctl/dagctl/engine"
@@ -51,11 +54,22 @@ func (r reads) convertParquet(ctx context.Context, files []textfile.File, target
 		}
 	}
 
+	if err := r.refuseFiner(ctx, files); err != nil {
+		return found, err
+	}
 	found.Rows, err = r.castParquet(ctx, files, reading, target)
 	if err == nil && (standing == nil || !standing.Equal(reading)) {
 		found.reading, err = json.Marshal(reading)
 	}
 	return found, err
+}
+
+func (r reads) refuseFiner(ctx context.Context, files []textfile.File) error {
+	paths, names := make([]string, len(files)), make([]string, len(files))
+	for i, f := range files {
+		paths[i], names[i] = f.Path, f.Name
+	}
+	return r.task.work.refuseFiner(ctx, paths, names, r.task.Scratch)
 }
 
 // parquetReading returns the reading that stands, or the one that a first file with the given columns begins.
@@ -212,4 +226,73 @@ func namesOf(columns []relations.Column) []string {
 // someNames lists the names of columns, for an error.
 func someNames(columns []relations.Column) string {
 	return strings.Join(namesOf(columns[:min(30, len(columns))]), ", ")
+}
+
+// refuseFiner refuses Parquet files with instants that are finer than microseconds, which TIMESTAMP WITH TIME ZONE does
+// not have: DuckDB would cut them. names are what errors call the files; scratch is a folder, which need not be there.
+func (w *work) refuseFiner(ctx context.Context, files, names []string, scratch string) error {
+	for i, file := range files {
+		f, err := footer.Read(file)
+		if err != nil || len(f.Zoned) == 0 {
+			continue // what is wrong with it is said when it is read
+		}
+		if err := os.MkdirAll(scratch, 0o700); err != nil {
+			return err
+		}
+		local := filepath.Join(scratch, "local-"+strconv.Itoa(i)+".parquet")
+		if err := f.CopyAsLocal(file, local); err != nil {
+			return err
+		}
+		finer, err := w.finer(ctx, f, local)
+		if err := os.Remove(local); err != nil {
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		if finer != nil {
+			return fault.New(fault.Invalid, "%s: column %s has the instant %s, in UTC, which is finer than "+
+				"microseconds", names[i], finer.Column.Name, finer.Value).
+				WithHint("round it before it is written, or write a time without a zone, which may have nanoseconds")
+		}
+	}
+	return nil
+}
+
+// finer returns the first instant that is finer than microseconds in a copy of a file that has them as local times.
+func (w *work) finer(ctx context.Context, zoned footer.Footer, local string) (finer *relations.Misfit, err error) {
+	copied, err := footer.Read(local)
+	if err != nil {
+		return nil, fmt.Errorf("read instants as local times: %w", err)
+	}
+	var wanted []relations.Column
+	for i, c := range copied.Columns {
+		if was := zoned.Columns[i]; c.Type != was.Type {
+			c.Type = inMicroseconds(sqltext.TypeOf(was.Type), sqltext.TypeOf(c.Type)).String()
+			wanted = append(wanted, c)
+		}
+	}
+
+	g, err := w.engine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inside, err := g.In(local)
+	if err != nil {
+		return nil, err
+	}
+	return finer, g.Do(ctx, engine.Fit{Parts: [][]string{inside}, Columns: wanted}, &finer)
+}
+
+// inMicroseconds returns a type with TIMESTAMP in place of the TIMESTAMP_NS of what was an instant.
+func inMicroseconds(was, is sqltext.Type) sqltext.Type {
+	if was.Kind == sqltext.ScalarType && was.Name != is.Name {
+		return sqltext.Type{Name: "TIMESTAMP"}
+	}
+	fields := append([]sqltext.TypeField{}, is.Fields...)
+	for i := range fields {
+		fields[i].Type = inMicroseconds(was.Fields[i].Type, is.Fields[i].Type)
+	}
+	is.Fields = fields
+	return is
 }

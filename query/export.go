@@ -46,6 +46,7 @@ type Export struct {
 	at     registry.Moment
 	read   reading
 
+	names   []engine.Reading // of what is read
 	asker   *asker
 	given   []relations.Relation
 	ctx     context.Context // ends with the time that an export may take
@@ -125,7 +126,7 @@ func (x *Export) begin(s Statement, e Exported) error {
 	if err != nil {
 		return err
 	}
-	x.asker = a
+	x.asker, x.names = a, names
 	x.cleanup = append(x.cleanup, a.Discard)
 	if e.Dataset != "" && len(names) != 1 {
 		return fault.New(fault.Invalid, "the condition reads other datasets").
@@ -136,7 +137,7 @@ func (x *Export) begin(s Statement, e Exported) error {
 		return err
 	}
 	out, err := x.columns()
-	err = x.q.blame(x.ctx, x.read, err)
+	err = x.blame(err)
 	return errors.Join(err, x.writeDown(out, err))
 }
 
@@ -242,7 +243,12 @@ func (x *Export) Write(to io.Writer) (rows int, truncated bool, err error) {
 	if err == nil {
 		err = out.Failed.Err()
 	}
-	return out.Count, out.Truncated, x.asker.failed(err)
+	return out.Count, out.Truncated, x.blame(x.asker.failed(err))
+}
+
+// blame finds out whether an error is that of a file.
+func (x *Export) blame(err error) error {
+	return x.q.blame(x.ctx, x.caller, pruned(x.read.datasets, x.names), err)
 }
 
 // Close ends the export.

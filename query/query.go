@@ -5,6 +5,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,10 @@ func (q *Query) preview(ctx context.Context, caller authz.Caller, name, version,
 	}
 	columns, rows, err := q.Storage.Preview(ctx, generation, partitions, limit, offset)
 	if err != nil {
-		return Rows{}, q.lost(ctx, generation, dataset.Name, partition, err)
+		read := registry.Readable{Name: dataset.Name, Generation: generation, Partitions: partitions}
+		err = q.blame(ctx, caller, []registry.Readable{read}, err)
+		key := cmp.Or(partition, q.missingIn(ctx, generation, partitions))
+		return Rows{}, q.lost(ctx, generation, dataset.Name, key, err)
 	}
 	if len(columns) > 0 {
 		answer.Columns = columns

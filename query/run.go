@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -171,7 +170,7 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 		var out outcome
 		if err == nil {
 			out, err = a.rows(ctx, given)
-			err = q.blame(ctx, read, err)
+			err = q.blame(ctx, caller, pruned(read.datasets, names), err)
 		}
 
 		// Rows leave only after the audit log records it.
@@ -238,55 +237,6 @@ func (q *Query) pin(ctx context.Context, caller authz.Caller, at registry.Moment
 	return r, nil
 }
 
-// blame returns the error of a statement or, if a file is not as long as it was committed, that of its dataset: DuckDB
-// blames the statement for both.
-func (q *Query) blame(ctx context.Context, r reading, err error) error {
-	if !fault.Is(err, fault.Invalid) {
-		return err
-	}
-	for _, d := range r.datasets {
-		if q.Storage.Copies(d.Generation.Kind) {
-			continue
-		}
-		opened, failed := q.Storage.Open(ctx, d.Generation, d.Partitions, "")
-		if failed != nil {
-			return q.lost(ctx, d.Generation, d.Name, "", failed)
-		}
-		if key, damaged := damagedIn(d.Partitions, opened); damaged != nil {
-			return q.lost(ctx, d.Generation, d.Name, key, damaged)
-		}
-	}
-	return err
-}
-
-// damagedIn returns an error about the first file that is not as long as it was committed, and its partition.
-func damagedIn(partitions []storage.Partition, opened [][]string) (key string, err error) {
-	for i, p := range partitions {
-		for n, path := range opened[i] {
-			info, err := os.Stat(path)
-			if err == nil && info.Size() != p.Files[n].Bytes {
-				return p.Key, fault.New(fault.NotFound, "file %s of partition %q is damaged: it has %d bytes, not %d",
-					p.Files[n].Path, p.Key, info.Size(), p.Files[n].Bytes)
-			}
-		}
-	}
-	return "", nil
-}
-
-// lost tells that files of a dataset are gone or damaged from that there is no such dataset. An empty key means that it
-// is not known which partition lacks them.
-func (q *Query) lost(ctx context.Context, g storage.Generation, dataset, key string, err error) error {
-	if !fault.Is(err, fault.NotFound) && !engine.Deterministic(err) {
-		return err
-	}
-	remake, failed := q.Registry.Remake(ctx, g, dataset, key)
-	if failed != nil {
-		return failed
-	}
-	return fault.New(fault.Unavailable, "a file of dataset %s cannot be read: %w", dataset, err).
-		WithHint("an admin can restore it, or %s; `dagctl doctor --verify-files` finds all that is lost", remake)
-}
-
 // missing says that there is no dataset at a moment, or none that the caller may read.
 func missing(n engine.Reading, at registry.Moment) error {
 	if at.Live() {
@@ -342,7 +292,8 @@ func (q *Query) open(
 		}
 		opened, err := q.Storage.Open(ctx, d.Generation, d.Partitions, own)
 		if err != nil {
-			return nil, q.lost(ctx, d.Generation, d.Name, "", fmt.Errorf("open dataset %s: %w", d.Name, err))
+			err = fmt.Errorf("open dataset %s: %w", d.Name, err)
+			return nil, q.lost(ctx, d.Generation, d.Name, q.missingIn(ctx, d.Generation, d.Partitions), err)
 		}
 		files, err := g.In(slices.Concat(opened...)...)
 		if err != nil {

@@ -48,7 +48,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 	limit int) (lost []LostRevision, checked int, next *RevisionPosition, err error) {
 	type row struct {
 		LostRevision
-		source     string // see Remake
+		maker      *maker
 		held       bool
 		generation storage.Generation
 		manifest   storage.Manifest
@@ -57,7 +57,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 	var found []row
 	err = pg.InOrgTx(ctx, r.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT d.name, d.producer_dag_name, d.producer_job_name, `+sourceOf+`, r.dataset_version,
+			SELECT d.name, d.producer_dag_name, d.producer_job_name, `+makerOf+`, r.dataset_version,
 			       EXISTS (SELECT FROM dataset_pointers p
 			           WHERE p.org_id = r.org_id AND p.dataset_version = r.dataset_version),
 			       r.partition_key, r.revision, r.state = 'Held', r.location, r.files, org_slug(r.org_id),
@@ -75,7 +75,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		found, err = pgx.CollectRows(rows, func(rows pgx.CollectableRow) (row, error) {
 			v := row{generation: storage.Generation{OrgID: caller.OrgID}}
 			var store []byte
-			if err := rows.Scan(&v.Dataset, &v.DAG, &v.Job, &v.source, &v.Version, &v.Served, &v.Key, &v.Revision,
+			if err := rows.Scan(&v.Dataset, &v.DAG, &v.Job, &v.maker, &v.Version, &v.Served, &v.Key, &v.Revision,
 				&v.held, &v.manifest.Location, &v.manifest.Files,
 				&v.generation.OrgSlug, &v.generation.Dataset, &store); err != nil {
 				return v, err
@@ -95,7 +95,7 @@ func (r *Registry) VerifyFiles(ctx context.Context, caller authz.Caller, after R
 		}
 		if v.Problem, err = problemOf(check()); v.Problem != "" {
 			if v.Served {
-				v.Remedy = remake(v.Dataset, v.DAG+"/"+v.Job, v.source, v.Key)
+				v.Remedy = remake(v.Dataset, v.DAG+"/"+v.Job, v.maker, v.Key)
 			}
 			lost = append(lost, v.LostRevision)
 		}
@@ -144,18 +144,28 @@ func (r *Registry) VerifyStored(ctx context.Context, s Stored) (problem string, 
 	return problemOf(r.Storage.VerifyPublished(ctx, s.generation, s.Key, s.Revision.Revision, s.Manifest))
 }
 
-// sourceOf is the SQL of the kind of source of the job that makes dataset d now; empty: it has none.
-const sourceOf = `coalesce((
-	SELECT j.source ->> 'kind' FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
-	WHERE c.org_id = d.org_id AND c.dag_name = d.producer_dag_name AND j.name = d.producer_job_name), '')`
+// maker is what the job that makes a dataset now is like.
+type maker struct {
+	Source  string            `json:"source"` // its kind; empty: it has none
+	Appends bool              `json:"appends"`
+	Parts   dag.PartitionKind `json:"parts"`
+}
 
-// Remake says what makes a partition of a generation's dataset again whose file is lost. An empty key stands for any
-// partition.
+// makerOf is the SQL of the maker of dataset d, as JSON; null: no job makes it now.
+const makerOf = `(
+	SELECT jsonb_build_object('source', j.source ->> 'kind', 'appends', j.update_strategy = 'append',
+		'parts', j.partition_by ->> 'kind')
+	FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+	WHERE c.org_id = d.org_id AND c.dag_name = d.producer_dag_name AND j.name = d.producer_job_name)`
+
+// Remake says what makes a partition of a generation's dataset again whose file is lost, as in ", or run `…`"; nothing
+// if no command does. An empty key stands for any partition.
 func (r *Registry) Remake(ctx context.Context, g storage.Generation, dataset, key string) (says string, err error) {
-	var job, source string
+	var job string
+	var by *maker
 	err = pg.InOrgTx(ctx, r.Requests, g.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT d.producer_dag_name || '/' || d.producer_job_name, `+sourceOf+`
-			FROM datasets d WHERE d.org_id = $1 AND d.id = $2`, g.OrgID, g.Dataset).Scan(&job, &source)
+		err := tx.QueryRow(ctx, `SELECT d.producer_dag_name || '/' || d.producer_job_name, `+makerOf+`
+			FROM datasets d WHERE d.org_id = $1 AND d.id = $2`, g.OrgID, g.Dataset).Scan(&job, &by)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil // it was deleted meanwhile
 		}
@@ -164,22 +174,26 @@ func (r *Registry) Remake(ctx context.Context, g storage.Generation, dataset, ke
 	if err != nil {
 		return "", fmt.Errorf("who makes dataset %s: %w", dataset, err)
 	}
-	return remake(dataset, job, source, key), nil
+	if says = remake(dataset, job, by, key); says != "" {
+		says = ", or " + says
+	}
+	return says, nil
 }
 
-// remake is Remake for a job and the kind of its source. What somebody else has begun, a rebuild cannot begin again. It
-// is pure.
-func remake(dataset, job, source, key string) string {
-	switch source {
-	case "manual":
-		if key == dag.WholeKey {
-			return fmt.Sprintf("run `dagctl run %s`, with the payload that it had, if any", job)
-		}
+// remake is Remake for a job, without the comma. What somebody else has begun, a rebuild cannot begin again, and a
+// source is not asked again for what it gave to be appended. It is pure.
+func remake(dataset, job string, by *maker, key string) string {
+	switch {
+	case by == nil || by.Appends && by.Source != "":
+		return ""
+	case by.Source == "manual" && by.Parts == dag.Unpartitioned:
+		return fmt.Sprintf("run `dagctl run %s`, with the payload that it had, if any", job)
+	case by.Source == "manual":
 		return fmt.Sprintf("run `dagctl run %s --partition %s`, with the payload that it had, if any", job,
 			cmp.Or(key, "KEY"))
-	case "timer":
+	case by.Source == "timer":
 		return fmt.Sprintf("let a timer fire for it again: `dagctl timers create %s`", job)
-	case "webhook":
+	case by.Source == "webhook":
 		return "let its sender deliver it again"
 	}
 	return "run `dagctl rematerialize " + dataset + "`"

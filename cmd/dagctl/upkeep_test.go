@@ -205,7 +205,8 @@ func TestLostFilesAreNamed(t *testing.T) {
 		for _, command := range commands {
 			r := dagctl(t, env, command...)
 			require.NotZero(t, r.code, command)
-			require.Contains(t, r.err, "a file of dataset daily_highest cannot be read", command)
+			require.Contains(t, r.err, "a file of dataset daily_highest@2026-01-01 cannot be read", command)
+			require.NotContains(t, r.err, w.files, command)
 			require.Contains(t, r.err, want, command)
 			require.Contains(t, r.err, "dagctl rematerialize daily_highest", command)
 		}
@@ -213,8 +214,16 @@ func TestLostFilesAreNamed(t *testing.T) {
 	preview, asked := []string{"datasets", "preview", "daily_highest"}, []string{"query", "FROM daily_highest"}
 	export := []string{"datasets", "export", "daily_highest", "-o", "-", "--format", "csv"}
 
+	each(func(file string, size int64) error { // a page of it, below a footer that is sound
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.Chmod(file, 0o600))
+		copy(content[4:], bytes.Repeat([]byte{0xff}, 64))
+		return os.WriteFile(file, content, 0o600)
+	})
+	read("its bytes are not those that were written", preview, asked, export)
 	each(func(file string, size int64) error { return os.WriteFile(file, make([]byte, size), 0o600) })
-	read("", preview)
+	read("its bytes are not those that were written", preview, asked, export)
 	each(func(file string, size int64) error { return os.Truncate(file, size/2) })
 	read("", preview)
 	read("is damaged: it has", asked, export)
@@ -254,12 +263,33 @@ func TestAStatementOpensOnlyThePartitionsThatItReads(t *testing.T) {
 	require.Equal(t, 3, strings.Count(export, "\n"), export)
 }
 
+// handWholeDAG has, besides, a manual job without partitions, and one that appends.
+func handWholeDAG() string {
+	const job = `  - name: %s
+    operator: command
+    source: { kind: manual }
+%s    config:
+      argv:
+        - /bin/sh
+        - -c
+        - |
+          printf 'n\n1\n' >"$(sed 's/.*"dir": *"\([^"]*\)".*/\1/')/rows.csv"
+`
+	more := "jobs:\n" + fmt.Sprintf(job, "all", "") +
+		fmt.Sprintf(job, "more", "    update_strategy: append\n    unique_key: [n]\n")
+	text := strings.Replace(handDAG, "jobs:\n", more, 1)
+	return text + "  whole: { from: { job: all } }\n  appended: { from: { job: more } }\n"
+}
+
 // TestLostFilesOfManualJobs: a rebuild does not begin again what a person began, so people are told to do that.
 func TestLostFilesOfManualJobs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	env := w.env(t, admin)
-	must(t, env, "deploy", writeDAG(t, t.TempDir(), "hand", handDAG))
+	must(t, env, "deploy", writeDAG(t, t.TempDir(), "hand", handWholeDAG()))
+	for _, job := range []string{"all", "more"} {
+		must(t, env, "run", "hand/"+job, "--watch")
+	}
 	must(t, env, "run", "hand/note", "--partition", "a", "--watch")
 	require.NoError(t, filepath.WalkDir(w.files, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".parquet") {
@@ -273,11 +303,18 @@ func TestLostFilesOfManualJobs(t *testing.T) {
 	require.Contains(t, doctor, "restore the file, or "+again)
 	require.Contains(t, doctor, "restore the file, or run `dagctl rematerialize counted`")
 	require.Contains(t, dagctl(t, env, "datasets", "preview", "notes", "--partition", "a").err, again)
-	require.Contains(t, dagctl(t, env, "query", "FROM notes").err, "run `dagctl run hand/note --partition KEY`")
+	require.Contains(t, dagctl(t, env, "query", "FROM notes").err, again)
 	require.Contains(t, dagctl(t, env, "query", "FROM counted").err, "run `dagctl rematerialize counted`")
 
+	whole := dagctl(t, env, "query", "FROM whole").err
+	require.Contains(t, whole, "or run `dagctl run hand/all`, with the payload")
+	appended := dagctl(t, env, "query", "FROM appended").err
+	require.Contains(t, appended, "an admin can restore it; ", "a run appends to what is gone")
+	require.NotContains(t, doctor, "rematerialize appended")
+
 	must(t, env, "run", "hand/note", "--partition", "a", "--watch")
-	require.Contains(t, dagctl(t, env, "doctor", "--verify-files").out, "no file is missing")
+	must(t, env, "run", "hand/all", "--watch")
+	require.Contains(t, dagctl(t, env, "doctor", "--verify-files").out, "1 of 4 committed revisions lack files")
 	require.Contains(t, must(t, env, "query", "FROM counted"), "1")
 }
 

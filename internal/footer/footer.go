@@ -23,6 +23,7 @@ type Footer struct {
 	Bytes   int64 // of the file
 	Columns []relations.Column
 	Untyped []int // the columns without a type, which only have NULL: DuckDB reads them as INTEGER
+	Zoned   []Zoned
 	Groups  []Group
 }
 
@@ -112,5 +113,9 @@ func decode(data []byte, size int64) (Footer, error) {
 		return Footer{}, fault.New(fault.Invalid, "its row groups have %d columns, but the file %d", m.chunks,
 			s.leaves)
 	}
-	return Footer{Rows: m.rows, Bytes: size, Columns: columns, Untyped: s.untyped, Groups: m.groups}, nil
+	for i := range s.zoned { // from places in the footer to those in the file
+		s.zoned[i].at += size - int64(tail+len(data))
+	}
+	return Footer{Rows: m.rows, Bytes: size, Columns: columns, Untyped: s.untyped, Zoned: s.zoned,
+		Groups: m.groups}, nil
 }

@@ -32,6 +32,7 @@ type element struct {
 	logical uint32 // bits by the numbers of LogicalType's fields
 	unit    uint32 // of times, bits by the numbers of TimeUnit's fields
 	utc     bool
+	utcAt   int    // in the footer
 	crs     string // of a geometry
 }
 
@@ -181,7 +182,7 @@ func (m *metadata) readTime(e *element) {
 	m.structure("a time", func(id int16, kind byte) bool {
 		switch {
 		case id == 1:
-			e.utc = m.truth(kind)
+			e.utc, e.utcAt = m.truth(kind), m.at-1 // the field's head, which is its value
 		case id == 2 && m.want(kind, typeStruct):
 			m.structure("a unit", func(id int16, _ byte) bool {
 				if id < 32 {

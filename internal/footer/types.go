@@ -104,6 +104,8 @@ type schema struct {
 	leaves     int
 
 	untyped []int // columns that have no type, as they only have NULL
+	zoned   []Zoned
+	column  int // index of the one that is being read
 
 	next int    // the element to read next
 	top  string // the column that it belongs to
@@ -128,7 +130,7 @@ func (s *schema) columns() ([]relations.Column, error) {
 		if s.next >= len(s.elements) {
 			return nil, fault.New(fault.Invalid, "its schema ends in the middle of a group of columns")
 		}
-		s.top = s.elements[s.next].name
+		s.top, s.column = s.elements[s.next].name, len(columns)
 		c := relations.Column{Name: names.of(s.top)}
 		if e := s.elements[s.next]; e.children == 0 && (e.is(logicalUnknown) || e.annotated(convertedNull)) {
 			s.untyped = append(s.untyped, len(columns))
@@ -328,12 +330,19 @@ func (s *schema) timestamp(e element) string {
 	switch {
 	case e.unit&(1<<millis|1<<micros|1<<nanos) == 0:
 		s.fail("write microseconds", "it is a TIMESTAMP without a known unit")
+	case e.utc && e.inNanoseconds():
+		s.zoned = append(s.zoned, Zoned{s.column, int64(e.utcAt)})
+		return "TIMESTAMP WITH TIME ZONE"
 	case e.utc:
 		return "TIMESTAMP WITH TIME ZONE"
-	case e.unit&(1<<nanos) != 0 && e.unit&(1<<millis|1<<micros) == 0:
+	case e.inNanoseconds():
 		return "TIMESTAMP_NS"
 	}
 	return "TIMESTAMP"
+}
+
+func (e element) inNanoseconds() bool {
+	return e.unit&(1<<nanos) != 0 && e.unit&(1<<millis|1<<micros) == 0
 }
 
 func (s *schema) time(e element) string {
@@ -348,7 +357,7 @@ func (s *schema) time(e element) string {
 		s.fail("write INT64 for microseconds", "it is a TIME of another type than its unit has")
 	case e.utc:
 		return "TIME WITH TIME ZONE"
-	case e.unit&(1<<nanos) != 0 && e.unit&(1<<millis|1<<micros) == 0:
+	case e.inNanoseconds():
 		return "TIME_NS"
 	}
 	return "TIME"

@@ -192,6 +192,12 @@ func TestOptions(t *testing.T) {
 			text:     "Report\na,b\nx,2\n", columns: []string{"a BIGINT", "b BIGINT"},
 			bad: []string{`a line 3, column a: "x" is no BIGINT`}},
 
+		"a text of JSON is quoted once": {
+			declared: typed(textfile.Declaration{Format: "ndjson"}, "n", "BIGINT"),
+			text:     "{\"n\":1}\n{\"n\":\"seven\"}\n{\"n\":\"a\\nb\"}\n",
+			columns:  []string{"n BIGINT"}, rows: []string{"1"},
+			bad: []string{`a line 2, column n: "seven" is no BIGINT`, `a line 3, column n: "a\nb" is no BIGINT`}},
+
 		"another quote": {declared: csv(func(d *textfile.Declaration) { d.Quote = &single }),
 			text: "a,b\n'x,''y''',\"2\"\n", columns: []string{"a VARCHAR", "b VARCHAR"}, rows: []string{`x,'y'|"2"`}},
 		"no quotes": {declared: csv(func(d *textfile.Declaration) { d.Quote = &none }),

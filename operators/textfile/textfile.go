@@ -7,6 +7,7 @@
 package textfile
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,10 +108,13 @@ func (b Bad) String() string {
 	if b.Column != "" {
 		text += ", column " + b.Column
 	}
-	if b.Value != "" {
-		text += fmt.Sprintf(": %q", b.Value)
-	} else {
+	switch {
+	case b.Value == "":
 		text += ":"
+	case b.Value[0] == '"' && json.Valid([]byte(b.Value)): // a text of JSON, which has its quotes
+		text += ": " + b.Value
+	default:
+		text += fmt.Sprintf(": %q", b.Value)
 	}
 	return text + " " + b.Reason
 }

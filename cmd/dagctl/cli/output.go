@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/mattn/go-runewidth"
 	"golang.org/x/term"
 	"gopkg.in/yaml.v3"
 
@@ -205,62 +202,6 @@ func (t *Table) Write(w io.Writer) {
 			return text
 		})
 	}
-}
-
-// narrow makes columns of text narrower, the widest first, until the table fits. Ids stay whole as long as that can be,
-// because people copy them.
-func (t *Table) narrow(widths []int, numeric []bool, width int) {
-	const least, between = 8, 2
-	for _, ids := range []bool{false, true} {
-		for {
-			total, widest := between*(len(widths)-1), -1
-			for i, w := range widths {
-				total += w
-				if isID := t.Header[i] == "ID" || t.Header[i] == "EXAMPLE"; isID && !ids || numeric[i] || w <= least {
-					continue
-				}
-				if widest < 0 || w > widths[widest] {
-					widest = i
-				}
-			}
-
-			if total <= width {
-				return
-			}
-			if widest < 0 {
-				break
-			}
-			widths[widest]--
-		}
-	}
-}
-
-func isNumber(text string) bool {
-	_, err := strconv.ParseFloat(text, 64)
-	return err == nil
-}
-
-// columns counts a character as the column or two that a terminal gives it, in every locale alike.
-var columns = &runewidth.Condition{}
-
-// Width returns how many columns of a terminal text takes.
-func Width(text string) int { return columns.StringWidth(text) }
-
-// OneLine replaces control characters, which must not reach a terminal, and shortens text to the width of a cell. It
-// leaves out the traceback of an error.
-func OneLine(text string, widest int) string {
-	text = strings.Map(harmless, fault.Headline(text))
-	if Width(text) <= widest {
-		return text
-	}
-	return columns.Truncate(text, widest, "…")
-}
-
-func harmless(r rune) rune {
-	if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == utf8.RuneError {
-		return ' '
-	}
-	return r
 }
 
 // WriteTraceback writes the traceback of an error line by line, or nothing if it has none.

@@ -188,7 +188,7 @@ func WriteRows(w io.Writer, style cli.Style, rows query.Rows) {
 	for _, row := range rows.Rows {
 		cells := make([]string, len(row))
 		for i, value := range row {
-			cells[i] = cli.OneLine(query.Text(value), 60)
+			cells[i] = cli.Cell(query.Text(value))
 		}
 		t.Add(cells...)
 	}

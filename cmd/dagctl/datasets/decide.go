@@ -31,7 +31,7 @@ func datasetsDecideCommand(c *cli.CLI, verb, short, long string) *cobra.Command 
 			}
 			return c.Print(decided, func(w io.Writer) {
 				fmt.Fprintf(w, "revision %d of partition %s of %s is %s\n", decided.Revision,
-					cli.OneLine(decided.Partition, 100), decided.Dataset, c.Style(c.Out).Status(decided.State))
+					cli.Whole(decided.Partition), decided.Dataset, c.Style(c.Out).Status(decided.State))
 			})
 		},
 	}
@@ -75,7 +75,7 @@ func writeWithheld(c *cli.CLI, w io.Writer, list []registry.Withheld) {
 		if p.Candidate {
 			of = registry.Candidate
 		}
-		t.Add(cli.OneLine(p.Partition, 40), fmt.Sprint(p.Revision), p.State, of, fmt.Sprint(p.Rows),
+		t.Add(cli.Whole(p.Partition), fmt.Sprint(p.Revision), p.State, of, fmt.Sprint(p.Rows),
 			cli.Ago(&p.Materialized, now), cli.OneLine(p.Why, 100))
 	}
 

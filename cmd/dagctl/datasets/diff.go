@@ -58,7 +58,7 @@ func writeDatasetDiff(c *cli.CLI, w io.Writer, d query.Diff) {
 	if len(d.Partitions) > 0 {
 		t := cli.Table{Style: style, Header: []string{"PARTITION", "ROWS FROM", "ROWS TO"}}
 		for _, p := range d.Partitions {
-			t.Add(cli.OneLine(p.Key, 60), optionalCount(p.From), optionalCount(p.To))
+			t.Add(cli.Whole(p.Key), optionalCount(p.From), optionalCount(p.To))
 		}
 		fmt.Fprintln(w)
 		t.Write(w)
@@ -72,9 +72,9 @@ func writeDatasetDiff(c *cli.CLI, w io.Writer, d query.Diff) {
 			plural.Of(k.Partitions, "partition"), k.OnlyFrom, d.From.Name, k.OnlyTo, d.To.Name, k.Changed)
 		t := cli.Table{Style: style, Header: append([]string{"", "PARTITION"}, k.Columns...)}
 		for _, row := range k.Sample {
-			cells := []string{row.Change, cli.OneLine(row.Partition, 40)}
+			cells := []string{row.Change, cli.Whole(row.Partition)}
 			for _, value := range row.Key {
-				cells = append(cells, cli.OneLine(query.Text(value), 60))
+				cells = append(cells, cli.Cell(query.Text(value)))
 			}
 			t.Add(cells...)
 		}

@@ -51,7 +51,7 @@ With --reason reorg the data at that position and beyond is withdrawn, and its s
 			return c.Print(made.Items, func(w io.Writer) {
 				t := cli.Table{Style: c.Style(w), Header: []string{"PARTITION", "REVISION"}}
 				for _, i := range made.Items {
-					t.Add(cli.OneLine(i.Partition, 60), fmt.Sprint(i.Revision))
+					t.Add(cli.Whole(i.Partition), fmt.Sprint(i.Revision))
 				}
 				t.Write(w)
 			})

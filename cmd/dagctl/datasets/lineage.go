@@ -288,7 +288,7 @@ func writeRevisions(w io.Writer, style cli.Style, all []lineage.RevisionNode, at
 	r := all[at]
 	text := "hidden"
 	if r.Dataset != "" {
-		text = fmt.Sprintf("%s %s, revision %d", cli.OneLine(r.Dataset, 300), cli.OneLine(r.Partition, 200), r.Revision)
+		text = fmt.Sprintf("%s %s, revision %d", cli.OneLine(r.Dataset, 300), cli.Whole(r.Partition), r.Revision)
 	}
 	if r.MadeAt != nil {
 		text += style.Dim(", made " + r.MadeAt.UTC().Format(time.RFC3339))

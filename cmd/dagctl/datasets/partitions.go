@@ -58,7 +58,7 @@ func datasetsPartitionsCommand(c *cli.CLI) *cobra.Command {
 					t.Header = slices.Insert(t.Header, 1, "POSITIONS")
 				}
 				for _, p := range partitions {
-					cells := []string{cli.OneLine(p.Key, 60), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows),
+					cells := []string{cli.Whole(p.Key), fmt.Sprint(p.Revision), fmt.Sprint(p.Rows),
 						web.Size(p.Bytes), cli.Ago(&p.Materialized, now), p.TaskID.String()}
 					if ranges {
 						cells = slices.Insert(cells, 1, web.Positions(p.RangeStart, p.RangeEnd))
@@ -94,7 +94,7 @@ func printStates(ctx context.Context, c *cli.CLI, api *cli.Client, name string, 
 			if cell.Task != nil {
 				task = cell.Task.String()
 			}
-			t.Add(cli.OneLine(cell.Partition, 60), string(cell.State), fmt.Sprint(cell.Revision), fmt.Sprint(cell.Rows),
+			t.Add(cli.Whole(cell.Partition), string(cell.State), fmt.Sprint(cell.Revision), fmt.Sprint(cell.Rows),
 				web.Size(cell.Bytes), cli.Ago(cell.Materialized, now), task)
 		}
 		t.Write(w)

@@ -129,7 +129,7 @@ func writePurged(c *cli.CLI, w io.Writer, purged upkeep.Purged) {
 		if p.Live {
 			served = "yes"
 		}
-		t.Add(p.DAG, p.Dataset, cli.OneLine(p.Key, 60), p.Version.String(), served, web.Size(p.Bytes))
+		t.Add(p.DAG, p.Dataset, cli.Whole(p.Key), p.Version.String(), served, web.Size(p.Bytes))
 	}
 	t.Write(w)
 	for _, r := range purged.Readers {

@@ -51,7 +51,10 @@ func checkFiles(ctx context.Context, c *cli.CLI) []finding {
 			Hint:   "it is in an earlier dataset version, which readers see only after a rollback",
 		}
 		if l.Served {
-			f.Hint = "restore the file, or " + l.Remedy
+			f.Hint = "restore the file"
+			if l.Remedy != "" {
+				f.Hint += ", or " + l.Remedy
+			}
 		}
 		findings = append(findings, f)
 	}

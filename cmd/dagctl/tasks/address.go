@@ -70,7 +70,7 @@ func findTask(ctx context.Context, api *cli.Client, text string) (uuid.UUID, err
 	ambiguous := fault.New(fault.Invalid, "the ids of several tasks begin with %s", text).
 		WithHint("give more characters of the one that is meant")
 	for _, t := range found[:min(len(found), shown)] {
-		name := strings.TrimSuffix(t.DAG+"/"+t.Job+"@"+cli.OneLine(t.Partition, 60), "@")
+		name := strings.TrimSuffix(t.DAG+"/"+t.Job+"@"+cli.Whole(t.Partition), "@")
 		ambiguous.Problems = append(ambiguous.Problems, fault.Problem{Location: t.ID.String(),
 			Message: name + " " + t.Status})
 	}

@@ -184,7 +184,7 @@ func writeBackfills(c *cli.CLI, w io.Writer, found []control.Backfill) {
 		"REASON",
 	}, Paint: map[int]func(string) string{3: style.Status}}
 	for _, b := range found {
-		t.Add(b.ID.String(), b.Job, cli.OneLine(b.From+".."+b.To, 50), b.Status,
+		t.Add(b.ID.String(), b.Job, cli.Whole(b.From+".."+b.To), b.Status,
 			fmt.Sprint(b.Done), fmt.Sprint(b.Open), fmt.Sprint(b.Pending), fmt.Sprint(b.Skipped), fmt.Sprint(b.Failed),
 			cli.OneLine(b.CreatedBy, 30), cli.Ago(&b.CreatedAt, now), cli.OneLine(b.Reason, 60))
 	}

@@ -45,11 +45,11 @@ changes nothing.`,
 			return c.Print(event, func(w io.Writer) {
 				if event.Duplicate {
 					fmt.Fprintf(w, "Partition %s: the event was published before, as revision %d.\n",
-						cli.OneLine(event.Partition, 60), event.Revision)
+						cli.Whole(event.Partition), event.Revision)
 					return
 				}
 				fmt.Fprintf(w, "Partition %s: revision %d; its consumers run.\n",
-					cli.OneLine(event.Partition, 60), event.Revision)
+					cli.Whole(event.Partition), event.Revision)
 			})
 		},
 	}

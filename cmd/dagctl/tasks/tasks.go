@@ -102,7 +102,7 @@ func writeTasks(c *cli.CLI, w io.Writer, tasks []views.Task) {
 		if task.Waiting != "" {
 			status = task.Waiting
 		}
-		t.Add(task.ID.String(), task.DAG+"/"+task.Job, cli.OneLine(task.Partition, 30), status, task.Kind,
+		t.Add(task.ID.String(), task.DAG+"/"+task.Job, cli.Whole(task.Partition), status, task.Kind,
 			fmt.Sprintf("%d/%d", task.Tries(), task.MaxAttempts), cli.Ago(&task.CreatedAt, now), took(task),
 			cli.OneLine(task.Error, 60))
 	}
@@ -154,7 +154,7 @@ func writeTask(c *cli.CLI, w io.Writer, t views.TaskDetail) {
 	if t.Retired && tasks.Retryable(tasks.Status(t.Status), tasks.Reason(t.Reason)) {
 		field("Retry", "only by deploying its document again: no version runs this definition of its job any more")
 	}
-	field("Partition", cli.OneLine(t.Partition, 200))
+	field("Partition", cli.Whole(t.Partition))
 	field("Attempt", fmt.Sprintf("%d, %d of %d failed", t.Attempt, t.Failures, t.MaxAttempts))
 	field("Worker", t.Worker)
 	field("State", cli.OneLine(t.State, 200))

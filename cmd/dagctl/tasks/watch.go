@@ -221,7 +221,7 @@ func (change taskChange) line(style cli.Style) string {
 
 	name := change.DAG + "/" + change.Job
 	if change.Partition != "" {
-		name += "@" + cli.OneLine(change.Partition, 60)
+		name += "@" + cli.Whole(change.Partition)
 	}
 	if change.Kind == string(tasks.KindCheck) {
 		name += " (checks)"

@@ -133,7 +133,7 @@ func writeWhy(c *cli.CLI, w io.Writer, why why.Why) {
 	if why.Task != nil {
 		name = "task " + why.Task.String() + " of " + name
 	}
-	head := style.Bold(cli.OneLine(name, 300)) + " " + cli.OneLine(why.Partition, 200) + " " + style.Status(why.State)
+	head := style.Bold(cli.OneLine(name, 300)) + " " + cli.Whole(why.Partition) + " " + style.Status(why.State)
 	fmt.Fprintln(w, strings.TrimSpace(head))
 	if len(why.Reasons) == 0 {
 		fmt.Fprintln(w, "└─ nothing holds it up")

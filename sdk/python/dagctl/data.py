@@ -14,10 +14,11 @@ from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, O
 from urllib.parse import quote
 
 from .attempt import Attempt
+from .columns import Columns, chosen
 from .errors import Error
 from .frames import Unfit, is_frame, is_pandas, pandas_rows, parquet_files
 from .protocol import MOST_FILES, Column, InputPartition, InputSpec, OutputSpec
-from .rows import Columns, Part, RowWriter, all_types, decimal_types, differ, discard, joined
+from .rows import Part, RowWriter, agree, all_types, decimal_types, differ, discard, joined
 from .scratch import Scratch
 from .typed import Mismatch, decode
 
@@ -172,7 +173,7 @@ class Output:
     def update_strategy(self) -> str:
         return self._spec.update_strategy
 
-    def write(self, rows: Any, *, partition_key: str = "", columns: Columns = ()) -> int:
+    def write(self, rows: Any, *, partition_key: str = "", columns: Optional[Columns] = None) -> int:
         """Write rows: dicts, dataclasses, or anything that `dagctl.encode` takes. Returns their number.
 
         `columns` are those to write, in this order, also if there are no rows. By default they are those of the rows;
@@ -187,9 +188,10 @@ class Output:
         Or write a frame: a DataFrame of pandas or polars, a LazyFrame, or a Table, RecordBatch or RecordBatchReader of
         pyarrow. Its columns have its types, also without rows. The types of pandas' columns may be declared.
         """
+        wanted = chosen(columns)
         if is_frame(rows):
-            return self._write_frame(rows, partition_key, columns)
-        return self._write_rows(rows, RowWriter(self, partition_key, columns))
+            return self._write_frame(rows, partition_key, wanted)
+        return self._write_rows(rows, RowWriter(self, partition_key, wanted))
 
     @staticmethod
     def _write_rows(rows: Iterable[Any], writer: RowWriter) -> int:
@@ -202,8 +204,6 @@ class Output:
         return writer.rows
 
     def _write_frame(self, frame: Any, partition_key: str, columns: Columns) -> int:
-        if isinstance(columns, str):
-            raise TypeError("columns is a list of names, or a dict of names and types, not a text")
         if isinstance(columns, Mapping) and not is_pandas(frame):
             raise TypeError("columns of this frame is a list of names: it has types of its own; cast it")
         try:
@@ -222,13 +222,13 @@ class Output:
             raise Unfit(f"output {self.name}: {unfit}") from None
 
     @contextlib.contextmanager
-    def writer(self, *, partition_key: str = "", columns: Columns = ()) -> Iterator[RowWriter]:
+    def writer(self, *, partition_key: str = "", columns: Optional[Columns] = None) -> Iterator[RowWriter]:
         """Write rows one by one::
 
             with ctx.output().writer() as out:
                 out.write({"id": 1})
         """
-        writer = RowWriter(self, partition_key, columns)
+        writer = RowWriter(self, partition_key, chosen(columns))
         try:
             yield writer
             writer._finish()
@@ -326,6 +326,7 @@ class Output:
 
     def _put_together(self, parts: List[Part], files: List[Dict[str, str]], partition_key: str) -> None:
         try:
+            agree(parts)
             types = all_types(parts)
             path = joined(parts)
             types.update(decimal_types(path, {name for p in parts for name in p.decimals}))

@@ -172,7 +172,7 @@ def _json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else value
 
 
-_SAID = {
+SAID = {
     "bool": "a boolean", "int": "an integer", "float": "a number with a fraction", "decimal": "a Decimal", "str": "a text",
     "datetime": "a time without a zone", "instant": "a time with a zone", "date": "a date", "time": "a time of day",
     "uuid": "a UUID", "list": "a list", "dict": "a dict",
@@ -222,7 +222,7 @@ class _Shape:
         elif kind != self.kind:
             wider = _WIDER.get(frozenset((kind, self.kind)))
             if wider is None:
-                both = f"{at} holds {_SAID[kind]}, {self.first} {_SAID[self.kind]}"
+                both = f"{at} holds {SAID[kind]}, {self.first} {SAID[self.kind]}"
                 raise Unfit(f"{self.where} mixes types: {both}. A column has one type: convert it, for example by .astype(str)")
             self.kind = wider
         self._measure(value, kind, at)

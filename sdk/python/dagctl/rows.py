@@ -11,15 +11,14 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
+from typing import IO, TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
+from .columns import Columns, Kinds, unwritable
 from .frames import UNKNOWN, Unfit, decimal_shape
-from .typed import encode
+from .typed import encode, text_key
 
 if TYPE_CHECKING:
     from .data import Output
-
-Columns = Union[Sequence[str], Mapping[str, str]]  # names, or names with DuckDB's names of their types
 
 PART_BYTES = 64 << 20  # size at which a file is uploaded and a new one begins
 ROOM = 1 << 30  # bytes that a disk has left if it keeps the rows of files that are uploaded
@@ -34,29 +33,36 @@ class Part:
     decimals: Set[str] = field(default_factory=set)  # columns that hold a Decimal, and whose type nobody said
     file: Dict[str, str] = field(default_factory=dict)  # as a commit names it
     columns: Any = None  # as the server has them, with their types
+    kinds: Kinds = field(default_factory=Kinds)  # of the rows of its writer
 
 
 class RowWriter:
     """Writes rows to an output, as lines of JSON."""
 
     def __init__(self, output: Output, partition_key: str, columns: Columns = (), shown: bool = False) -> None:
-        if isinstance(columns, str):
-            raise TypeError("columns is a list of names, or a dict of names and types, not a text")
         self.rows = 0
         self._named = bool(columns)  # some row has a field
         self._output, self._key, self._columns = output, partition_key, list(columns)
         self._types = dict(columns) if isinstance(columns, Mapping) else {}
         self._shown = shown  # the types are those that values showed
+        self._kinds = Kinds(n for n, t in self._types.items() if t != UNKNOWN)
         self._decimals: Set[str] = set()
         self._file: Optional[IO[bytes]] = None
         self._size = 0
 
     def write(self, row: Any) -> None:
-        value = _members(row)
+        value = self._members(row)
         if self._columns:
             value = {name: value.get(name) for name in self._columns}
         self._named = self._named or bool(value)
-        line = self._line(value)
+        try:
+            if not self._shown:
+                self._kinds.look(value, self.rows + 1)
+            line = self._line(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._unfit(unwritable(value, self.rows + 1, error)) from None
+        except Unfit as unfit:
+            raise self._unfit(unfit) from None
         if self._file is None:
             self._file = self._begin()
         self._file.write(line)
@@ -67,16 +73,25 @@ class RowWriter:
         elif self.rows % 10_000 == 0:
             self._output._attempt.check()
 
+    def _members(self, row: Any) -> Dict[str, Any]:
+        try:
+            return _members(row)
+        except (TypeError, ValueError, RecursionError) as error:
+            fields = _fields(row)
+            if fields is None:
+                raise
+            raise self._unfit(unwritable(fields, self.rows + 1, error)) from None
+
+    def _unfit(self, fault: Unfit) -> Unfit:
+        return Unfit(f"output {self._output.name}: {fault}")
+
     def _line(self, value: Dict[str, Any]) -> bytes:
         exact = [name for name, v in value.items() if type(v) not in _AS_THEY_ARE and isinstance(v, decimal.Decimal)]
         if not exact:
             return _dumped(value).encode() + b"\n"
         for name in exact:
             if not value[name].is_finite():
-                raise Unfit(
-                    f"output {self._output.name}: column {name!r}, row {self.rows + 1}: {value[name]} is no number that a "
-                    "DECIMAL has; use None"
-                )
+                raise Unfit(f"column {name!r}, row {self.rows + 1}: {value[name]} is no number that a DECIMAL has; use None")
         self._decimals.update(exact)
         members = (f"{_dumped(n)}:{v if isinstance(v, decimal.Decimal) else _dumped(v)}" for n, v in value.items())
         return f"{{{','.join(members)}}}\n".encode()
@@ -91,12 +106,12 @@ class RowWriter:
         path = self._file.name
         decimals = {n for n in self._decimals if self._shown or self._types.get(n, UNKNOWN) == UNKNOWN}
         self._decimals = set()
-        part = Part(path, dict(self._types), decimals)
+        part = Part(path, dict(self._types), decimals, kinds=self._kinds)
         try:
             if not self._shown:
                 part.types.update(decimal_types(path, decimals))
         except Unfit as unfit:
-            raise Unfit(f"output {self._output.name}: {unfit}") from None
+            raise self._unfit(unfit) from None
 
         self._output._put_rows(part, self._key)
         said = not self._shown and self._columns and all(self._types.get(n, UNKNOWN) != UNKNOWN for n in self._columns)
@@ -147,16 +162,27 @@ _AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))  # most values, wh
 
 def _members(row: Any) -> Dict[str, Any]:
     """Return a row as JSON, but for the Decimals of its columns."""
-    if isinstance(row, (dict, Mapping)):
-        given: Iterable[Any] = row.items()
-    elif dataclasses.is_dataclass(row) and not isinstance(row, type):
-        given = ((f.metadata.get("json", f.name), getattr(row, f.name)) for f in dataclasses.fields(row))
-    else:
-        value = encode(row)
+    fields = _fields(row)
+    if fields is None:
+        value = encode(row, text_key)
         if isinstance(value, dict):
             return value
         raise TypeError(f"a row is a dict or a dataclass, not a {type(row).__name__}")
-    return {str(k): v if type(v) in _AS_THEY_ARE or isinstance(v, decimal.Decimal) else encode(v) for k, v in given}
+    return {
+        k if type(k) is str else text_key(k): v
+        if type(v) in _AS_THEY_ARE or isinstance(v, decimal.Decimal)
+        else encode(v, text_key)
+        for k, v in fields.items()
+    }
+
+
+def _fields(row: Any) -> Optional[Mapping[Any, Any]]:
+    """Return the fields of a dict or a dataclass, nothing of other things."""
+    if isinstance(row, (dict, Mapping)):
+        return row
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return {f.metadata.get("json", f.name): getattr(row, f.name) for f in dataclasses.fields(row)}
+    return None
 
 
 # NaN, Infinity and -Infinity are no JSON, but the server reads them, as it writes them.
@@ -175,6 +201,11 @@ def decimal_types(path: str, names: Iterable[str]) -> Dict[str, str]:
                 value = row.get(name)
                 if isinstance(value, decimal.Decimal):
                     shape.add(value, f"row {number}")
+                elif isinstance(value, float):
+                    raise Unfit(
+                        f"column {name!r}, row {number}: {value} is no number that a DECIMAL has, and other rows hold Decimals: "
+                        f"use None, or declare the type, as in columns={{{name!r}: 'DOUBLE'}}"
+                    )
                 elif value is not None:
                     del shapes[name]
     return {name: shape.type() or UNKNOWN for name, shape in shapes.items()}
@@ -183,6 +214,13 @@ def decimal_types(path: str, names: Iterable[str]) -> Dict[str, str]:
 def differ(parts: Sequence[Part]) -> bool:
     """Report whether files have different columns, and whether their rows are here to mend that."""
     return all(p.path and p.columns for p in parts) and any(p.columns != parts[0].columns for p in parts)
+
+
+def agree(parts: Sequence[Part]) -> None:
+    """Raise Unfit if a column is of different kinds in the rows of different writers."""
+    together = Kinds(name for part in parts for name, type in part.types.items() if type != UNKNOWN)
+    for kinds in {id(part.kinds): part.kinds for part in parts}.values():
+        together.join(kinds)
 
 
 def joined(parts: Sequence[Part]) -> str:

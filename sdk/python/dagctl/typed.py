@@ -15,7 +15,7 @@ import json
 import re
 import typing
 import uuid
-from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, cast
+from typing import Any, Callable, Dict, List, Literal, Mapping, Type, TypeVar, Union, cast
 
 T = TypeVar("T")
 
@@ -177,20 +177,20 @@ _KINDS: Mapping[Any, str] = {
 }
 
 
-def encode(value: Any) -> Any:
-    """Convert dataclasses, times, enums and containers of them to a JSON value."""
+def encode(value: Any, key: Callable[[Any], str] = str) -> Any:
+    """Convert dataclasses, times, enums and containers of them to a JSON value. `key` makes texts of the keys of dicts."""
     if value is None or isinstance(value, (str, bool)) and not isinstance(value, enum.Enum):
         return value
     if isinstance(value, enum.Enum):
-        return encode(value.value)
+        return encode(value.value, key)
     if isinstance(value, (int, float)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {str(f.metadata.get("json", f.name)): encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {str(f.metadata.get("json", f.name)): encode(getattr(value, f.name), key) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): encode(v) for k, v in value.items()}
+        return {key(k): encode(v, key) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [encode(v) for v in value]
+        return [encode(v, key) for v in value]
     if isinstance(value, datetime.datetime) or isinstance(value, datetime.date) or isinstance(value, datetime.time):
         return value.isoformat()
     if isinstance(value, (uuid.UUID, decimal.Decimal)):
@@ -201,6 +201,21 @@ def encode(value: Any) -> Any:
     if item is not None and not hasattr(value, "__len__"):  # a number of numpy's
         return encode(item())
     raise TypeError(f"a {type(value).__name__} cannot be encoded as JSON")
+
+
+def text_key(key: Any) -> str:
+    """Return a key of a dict, which in rows is a text: 1 and "1" would be one."""
+    if not isinstance(key, str):
+        raise TypeError(f"the key {key!r}, which is not a text")
+    return str.__str__(key)  # of an Enum its value
+
+
+def misfit(value: Any) -> str:
+    """Say what of a value of a row cannot be written and where; nothing if all can. NaN and infinities can."""
+    try:
+        return _fault(value, "", text_key, finite=False)
+    except RecursionError:
+        return "what is nested too deeply, or holds itself"
 
 
 def sound(value: Any) -> Any:
@@ -215,25 +230,25 @@ def sound(value: Any) -> Any:
     return encoded
 
 
-def _dumped(encoded: Any) -> bytes:
-    return json.dumps(encoded, allow_nan=False, ensure_ascii=False).encode()
+def _dumped(encoded: Any, finite: bool = True) -> bytes:
+    return json.dumps(encoded, allow_nan=not finite, ensure_ascii=False).encode()
 
 
-def _fault(value: Any, where: str) -> str:
+def _fault(value: Any, where: str, key: Callable[[Any], str] = str, finite: bool = True) -> str:
     """Find the innermost part of a value that is not JSON. Its text is not quoted, because it may be confidential."""
     at = f" at {where}" if where else ""
     try:
         for place, part in _parts(value):
-            fault = _fault(part, (where + place).lstrip("."))
+            fault = _fault(part, (where + place).lstrip("."), key, finite)
             if fault:
                 return fault
-        encoded = encode(value)
-    except TypeError:
-        return f"a {type(value).__name__}{at}"
+        encoded = encode(value, key)
+    except TypeError as error:
+        return f"{error}{at}" if isinstance(value, Mapping) else f"a {type(value).__name__}{at}"
     except ValueError as error:  # pydantic's
         return f"{error}{at}"
     try:
-        _dumped(encoded)
+        _dumped(encoded, finite)
     except UnicodeEncodeError:
         return f"half of a surrogate pair{at}"
     except ValueError as error:

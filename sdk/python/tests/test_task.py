@@ -509,9 +509,10 @@ class TestData(Case):
 
     def test_a_column_that_is_not_of_decimals_alone(self) -> None:
         self.put()
-        self.run_task(lambda ctx: ctx.output().write([{"d": decimal.Decimal(1)}, {"d": "x"}]), outputs=[replay.output()])
-        (rows,) = self.server.of("/v1/task/outputs/0/00001.ndjson")
-        self.assertEqual(self.declared(rows), None)
+        rows, declared = [{"d": decimal.Decimal(1)}, {"d": "x"}], [{"name": "d", "type": "VARCHAR"}]
+        self.run_task(lambda ctx: ctx.output().write(rows, columns={"d": "VARCHAR"}), outputs=[replay.output()])
+        (sent,) = self.server.of("/v1/task/outputs/0/00001.ndjson")
+        self.assertEqual(self.declared(sent), declared)
 
     def test_columns_are_those_to_write_in_this_order(self) -> None:
         self.put()
