@@ -51,7 +51,11 @@ func (d *Dispatcher) WorkerHeartbeat(
 		err := tx.QueryRow(ctx, `
 			INSERT INTO workers AS w (id, hostname, started_at, last_heartbeat, pool_size, version, runtimes, operators,
 				current_tasks, token, orgs, incarnation)
-			VALUES ($1, $2, $3, $3, $4, NULLIF($5, ''), $6, $7, $8, $9, $10, $11)
+			SELECT $1::text, $2::text, $3::timestamptz, $3::timestamptz, $4::int, NULLIF($5::text, ''), $6::text[],
+				$7::text[], $8::int, $9::text, $10::uuid[], $11::text
+			WHERE EXISTS (SELECT FROM workers o WHERE o.token = $9 AND o.id = $1 AND o.incarnation = $11)
+			   OR (SELECT count(*) FROM (SELECT FROM workers o WHERE o.token = $9 AND o.id <> $1
+			           AND o.last_heartbeat > $12 LIMIT $13) AS others) < $13
 			ON CONFLICT (token, id, incarnation) DO UPDATE SET last_heartbeat = EXCLUDED.last_heartbeat,
 				hostname = EXCLUDED.hostname, pool_size = EXCLUDED.pool_size, version = EXCLUDED.version,
 				runtimes = EXCLUDED.runtimes, operators = EXCLUDED.operators,
@@ -59,10 +63,9 @@ func (d *Dispatcher) WorkerHeartbeat(
 			WHERE w.replaced_at IS NULL
 			RETURNING drained_at IS NOT NULL, xmax = 0`,
 			h.WorkerID, h.Hostname, now, h.PoolSize, h.Version, runtimes, runs, h.CurrentTasks, tokenOf(w), w.Orgs,
-			h.Incarnation).Scan(&orders.Drain, &entered)
+			h.Incarnation, now.Add(-tasks.WorkerDeadAfter), maxWorkers).Scan(&orders.Drain, &entered)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fault.New(fault.Conflict, "another process has registered as worker %s since", h.WorkerID).
-				WithHint("give each process an id of its own, such as host-pid-random")
+			return notEntered(ctx, tx, w, h)
 		}
 		if err != nil {
 			return err
@@ -75,7 +78,10 @@ func (d *Dispatcher) WorkerHeartbeat(
 			UPDATE workers SET replaced_at = $4, last_heartbeat = to_timestamp(0)
 			WHERE token = $1 AND id = $2 AND incarnation <> $3 AND replaced_at IS NULL`,
 			tokenOf(w), h.WorkerID, h.Incarnation, now)
-		return err
+		if err != nil {
+			return err
+		}
+		return forgetDead(ctx, tx, tokenOf(w), now)
 	})
 	if err != nil {
 		return orders, fmt.Errorf("heartbeat of worker %s: %w", h.WorkerID, err)
@@ -94,6 +100,39 @@ func (d *Dispatcher) WorkerHeartbeat(
 		return orders, fmt.Errorf("forget worker %s: %w", h.WorkerID, err)
 	}
 	return orders, nil
+}
+
+// maxWorkers bounds the live workers of one token, and the dead and the replaced ones that are remembered: what a token
+// says of its workers is more work for the server than a task is.
+const maxWorkers = 1000
+
+// notEntered returns why a worker is not entered: it was replaced, or its token has too many.
+func notEntered(ctx context.Context, tx pgx.Tx, w authz.Worker, h protocol.WorkerHeartbeat) error {
+	var known bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workers WHERE token = $1 AND id = $2 AND incarnation = $3)`,
+		tokenOf(w), h.WorkerID, h.Incarnation).Scan(&known)
+	switch {
+	case err != nil:
+		return err
+	case known:
+		return fault.New(fault.Conflict, "another process has registered as worker %s since", h.WorkerID).
+			WithHint("give each process an id of its own, such as host-pid-random")
+	}
+	return fault.New(fault.TooMany, "the worker token %s has %d live workers, and may have no more", w.TokenName,
+		maxWorkers).
+		WithHint("stop others, which count until ten seconds after their last heartbeat, or use another token")
+}
+
+// forgetDead removes the oldest of a token's workers that are dead or replaced and hold no task, beyond maxWorkers.
+func forgetDead(ctx context.Context, tx pgx.Tx, token string, now time.Time) error {
+	_, err := tx.Exec(ctx, `
+		DELETE FROM workers w USING (
+			SELECT id, incarnation FROM workers WHERE token = $1 AND last_heartbeat <= $2
+			ORDER BY greatest(last_heartbeat, replaced_at) DESC OFFSET $3) AS old
+		WHERE w.token = $1 AND w.id = old.id AND w.incarnation = old.incarnation AND w.last_heartbeat <= $2
+		  AND NOT EXISTS (SELECT FROM leases l WHERE `+tasks.HeldBy+`)`,
+		token, now.Add(-tasks.WorkerDeadAfter), maxWorkers)
+	return fault.Wrap(err, "forget dead workers")
 }
 
 // maxStops bounds how many canceled and drained tasks one answer names; the next names the others.

@@ -195,3 +195,34 @@ func TestARevokedTokenEndsItsAttempts(t *testing.T) {
 	refused()
 	w.Check()
 }
+
+// A token has so many live workers and no more, whatever it says; those it has go on, and dead ones make room. Of the
+// dead and the replaced ones, few are remembered.
+func TestATokenHasNoEndOfWorkers(t *testing.T) {
+	t.Parallel()
+	w := farWorld(t)
+	token, now := w.Caller.OrgID.String()+"/"+w.Worker().TokenName, time.Now()
+	w.Exec(`INSERT INTO workers (token, id, hostname, pool_size, last_heartbeat)
+		SELECT $1, 'many-' || n, '', 1, $2 FROM generate_series(1, 1000) AS n`, token, now)
+	say := func(by authz.Worker, id, incarnation string, now time.Time) error {
+		_, err := w.D.WorkerHeartbeat(t.Context(), by, protocol.WorkerHeartbeat{WorkerID: id, PoolSize: 1,
+			Incarnation: incarnation, Runtimes: []string{"poll"}}, now)
+		return err
+	}
+	err := say(w.Worker(), "one-more", "", now)
+	require.True(t, fault.Is(err, fault.TooMany), "%v", err)
+	require.ErrorContains(t, err, "has 1000 live workers, and may have no more")
+	require.NoError(t, say(w.Worker(), "many-7", "", now), "it is one of them")
+	require.NoError(t, say(w.Worker(), "many-7", "again", now), "it takes the place of one of them")
+	require.True(t, fault.Is(say(w.Worker(), "many-7", "", now), fault.Conflict), "it was replaced")
+	sibling := w.Worker()
+	sibling.TokenName = "sibling"
+	require.NoError(t, say(sibling, "one-more", "", now))
+
+	later := now.Add(11 * time.Second)
+	w.Exec(`INSERT INTO workers (token, id, hostname, pool_size, last_heartbeat, replaced_at)
+		VALUES ($1, 'former', '', 1, to_timestamp(0), $2)`, token, now)
+	require.NoError(t, say(w.Worker(), "one-more", "", later))
+	require.NoError(t, say(w.Worker(), "another", "", later))
+	require.Equal(t, 1002, w.Count(`SELECT FROM workers WHERE token = $1`, token), "two live ones, and 1000")
+}

@@ -22,6 +22,9 @@ var withoutDatabase = []string{"DagctlFiguresMissing", "DagctlNoLeader", "Dagctl
 	"DagctlNoWorker", "DagctlNoServer", "DagctlQueueOld", "DagctlOutboxLag", "DagctlPoolExhausted", "DagctlTurnsWait",
 	"DagctlStorageAway", "DagctlLeasesLost"}
 
+// unserved are the alerts that fire where tasks wait that nobody takes.
+var unserved = []string{"DagctlQueueOld", "DagctlNoWorker"}
+
 // ofTasks are outages of what tasks call and of who runs them.
 func (a *alarms) ofTasks() []outage {
 	var stop func()
@@ -31,16 +34,17 @@ func (a *alarms) ofTasks() []outage {
 		{[]string{"DagctlAttemptsFail"}, []string{"DagctlDeadTasks"}, func() {
 			stop = a.again(1, time.Second, func(ctx context.Context) { _ = a.tryEnqueue(ctx, "fails", 2) })
 		}, func() { stop(); a.settleFails() }},
-		{[]string{"DagctlQueueOld"}, nil, func() { a.enqueue("unserved", 1) }, func() { a.each("unserved", "cancel") }},
-		{[]string{"DagctlQueueAway"}, []string{"DagctlQueueOld"}, func() { a.enqueue("announced", 1) },
+		{[]string{"DagctlQueueOld", "DagctlNoWorker"}, nil, func() { a.enqueue("unserved", 1) },
+			func() { a.each("unserved", "cancel") }},
+		{[]string{"DagctlQueueAway"}, unserved, func() { a.enqueue("announced", 1) },
 			func() { a.each("announced", "cancel") }},
-		{[]string{"DagctlLeasesLost"}, []string{"DagctlQueueOld", "DagctlDeadTasks", "DagctlSourceLate"}, func() {
+		{[]string{"DagctlLeasesLost"}, append([]string{"DagctlDeadTasks", "DagctlSourceLate"}, unserved...), func() {
 			a.enqueue("unserved", 100)
 			stop = a.again(1, time.Second, a.claimAndDie)
 		}, func() { stop(); a.each("unserved", "cancel") }},
 		{[]string{"DagctlSourceLate"}, []string{"DagctlQueueOld"}, func() { a.enqueue("slow", 300) },
 			func() { a.each("slow", "cancel") }},
-		{[]string{"DagctlBuildSlow"}, []string{"DagctlQueueOld"}, func() { a.deploy(stuckYAML) }, func() {
+		{[]string{"DagctlBuildSlow"}, unserved, func() { a.deploy(stuckYAML) }, func() {
 			require.NoError(a.t, a.one.call(a.t.Context(), http.MethodPost, "/v1/dags/stuck/abandon", nil, new(any)))
 		}},
 	}

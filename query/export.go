@@ -158,7 +158,9 @@ func (x *Export) pin(names []engine.Reading, partitions []string) (err error) {
 				x.asker.Engine)
 		}
 		if err == nil {
-			x.cleanup = append(x.cleanup, func() { _ = release() }) // else the hold ends by itself
+			there, end := x.q.whileThere(x.ctx, x.caller, x.read)
+			x.ctx = there
+			x.cleanup = append(x.cleanup, func() { _ = release() }, end) // else the hold ends by itself
 			return nil
 		}
 
@@ -308,7 +310,7 @@ func (x *Export) send(to huma.Context) {
 	defer x.Close()
 	rest.Streamed{
 		Header: http.Header{"Content-Type": {x.format.Media()}, "Cache-Control": {"no-store"}}, Stall: exportStall,
-		Trailers: []string{RowsHeader, TruncatedHeader},
+		Until: x.ctx, Trailers: []string{RowsHeader, TruncatedHeader},
 		Write: func(w io.Writer) (http.Header, error) {
 			rows, truncated, err := x.Write(w)
 			trailer := http.Header{}

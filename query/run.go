@@ -169,7 +169,9 @@ func (q *Query) run(ctx context.Context, caller authz.Caller, s Statement) (Answ
 
 		var out outcome
 		if err == nil {
-			out, err = a.rows(ctx, given)
+			there, end := q.whileThere(ctx, caller, read)
+			out, err = a.rows(there, given)
+			end()
 			err = q.blame(ctx, caller, pruned(read.datasets, names), err)
 		}
 

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -203,7 +204,20 @@ func RefusePurge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPar
 //
 // The generations stay, with a tombstone for each partition, so that a deploy or a rollback that returns to one brings
 // back the others and does not make the purged ones again.
+//
+// Who reads one of the partitions now may go on: see Erase.
 func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition,
+	now time.Time) (tasks []uuid.UUID, err error) {
+	return purge(ctx, tx, org, gone, false, now)
+}
+
+// Erase is Purge for a person who wants the data gone: what reads it now ends, see Erased.
+func Erase(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition,
+	now time.Time) (tasks []uuid.UUID, err error) {
+	return purge(ctx, tx, org, gone, true, now)
+}
+
+func purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition, erase bool,
 	now time.Time) (tasks []uuid.UUID, err error) {
 	versions, keys := make([]uuid.UUID, len(gone)), make([]string, len(gone))
 	for i, p := range gone {
@@ -211,10 +225,11 @@ func Purge(ctx context.Context, tx pgx.Tx, org uuid.UUID, gone []PurgedPartition
 	}
 
 	rows, err := tx.Query(ctx, `
-		UPDATE partition_versions r SET state = 'Purged', ended_at = $4, purged_at = $4, row_count = 0, bytes = 0
+		UPDATE partition_versions r SET state = 'Purged', ended_at = $4, purged_at = $4, row_count = 0, bytes = 0,
+		       erased_at = CASE WHEN $5 THEN $4::timestamptz END
 		FROM unnest($2::uuid[], $3::text[]) AS w(version, key)
 		WHERE r.org_id = $1 AND r.dataset_version = w.version AND r.partition_key = w.key AND r.state <> 'Purged'
-		RETURNING r.task_id`, org, versions, keys, now)
+		RETURNING r.task_id`, org, versions, keys, now, erase)
 	if err != nil {
 		return nil, fmt.Errorf("purge %d partitions: %w", len(gone), err)
 	}
@@ -294,4 +309,57 @@ func LockDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string) erro
 		return fmt.Errorf("lock %d DAGs: %w", len(dags), pg.Busy(err, "one of these DAGs is being changed"))
 	}
 	return nil
+}
+
+// Erased returns an error if somebody has purged a partition of datasets that are being read, whose files the reader
+// may have open: it says what was purged, and the reader has to stop. It asks for tombstones, of which there are few,
+// and not for what is read.
+func Erased(ctx context.Context, tx pgx.Tx, org uuid.UUID, reading []Readable) error {
+	type revision struct {
+		version uuid.UUID
+		key     string
+		number  int64
+	}
+	versions, names, read := make([]uuid.UUID, len(reading)), map[uuid.UUID]string{}, map[revision]bool{}
+	for i, d := range reading {
+		id := d.Generation.Version
+		versions[i], names[id] = id, d.Name
+		for _, p := range d.Partitions {
+			read[revision{id, p.Key, p.Revision}] = true
+		}
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT dataset_version, partition_key, revision FROM partition_versions
+		WHERE org_id = $1 AND dataset_version = ANY($2) AND state = 'Purged' AND erased_at IS NOT NULL`, org, versions)
+	if err != nil {
+		return fmt.Errorf("find what was purged: %w", err)
+	}
+	var r revision
+	_, err = pgx.ForEachRow(rows, []any{&r.version, &r.key, &r.number}, func() error {
+		if read[r] {
+			return erased(fmt.Sprintf("partition %s of dataset %s", r.key, names[r.version]))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	// Of a generation that does not serve, a purge leaves no tombstones. Gc waits for its readers.
+	var gone uuid.UUID
+	err = tx.QueryRow(ctx, `SELECT id FROM dataset_versions
+		WHERE org_id = $1 AND id = ANY($2) AND purged_at IS NOT NULL LIMIT 1`, org, versions).Scan(&gone)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find what was purged: %w", err)
+	}
+	return erased("dataset " + names[gone])
+}
+
+func erased(what string) error {
+	return fault.New(fault.Conflict, "%s was purged while this read it", what).
+		WithHint("begin again with what there is now: `dagctl datasets partitions` lists it")
 }

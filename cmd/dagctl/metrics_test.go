@@ -28,6 +28,7 @@ func TestMetricsOfOneOrgAndOfAll(t *testing.T) {
 	require.NotContains(t, mine, "umbrella")
 	require.Contains(t, mine, `dagctl_db_connections{pool="owner",state="idle"}`)
 	require.Contains(t, mine, "dagctl_batch_seconds_bucket")
+	require.Contains(t, mine, `dagctl_workers{org="",state="live"}`, "the servers are everybody's")
 	_, theirs := w.send(t, foreign, http.MethodGet, "/metrics", "", nil)
 	require.NotContains(t, theirs, "acme")
 	require.Contains(t, theirs, `dagctl_outbox_pending_rows{kind="route_event",org="umbrella"} 1`)

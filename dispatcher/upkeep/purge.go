@@ -101,7 +101,7 @@ func (u *Upkeep) purgeTx(
 		return purged, err
 	}
 
-	made, err := registry.Purge(ctx, tx, caller.OrgID, gone, now)
+	made, err := registry.Erase(ctx, tx, caller.OrgID, gone, now)
 	if err != nil {
 		return purged, err
 	}

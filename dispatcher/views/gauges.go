@@ -88,9 +88,13 @@ var (
 	descSources   = gauge("dagctl_sources_due", "Sources that are due to fire.", "org")
 	descSourceLag = gauge("dagctl_source_lag_seconds",
 		"Time since the source that is due longest should have fired.", "org")
+	descUnserved = gauge("dagctl_queue_unserved_tasks",
+		"Those of dagctl_queue_tasks whose runtime no living process serves for the org.", "org", "runtime")
 	descWorkers = gauge("dagctl_workers",
-		"Processes that run tasks, by state: live, drained, dead.", "state")
-	descSlots    = gauge("dagctl_worker_slots", "Tasks that all living processes may run at once.")
+		"Processes that run tasks, by state: live, drained, dead; org is that of their token, empty for servers.",
+		"org", "state")
+	descSlots = gauge("dagctl_worker_slots",
+		"Tasks that living processes may run at once; org is that of their token, empty for servers.", "org")
 	descPressure = gauge("dagctl_backpressure",
 		"1 while sources, backfills and builds wait because too much is queued.")
 	descLeader = gauge("dagctl_leader", "1 where this process leads the periodic sweeps.")
@@ -101,7 +105,7 @@ var (
 	gaugeDescs = []*prometheus.Desc{
 		descQueue, descQueueAge, descWaiting, descRunning, descOutbox, descOutboxAge, descOutboxLost,
 		descUnsent, descUnsentAge, descUnsentLost, descBuildAge, descBuildTasks, descSources, descSourceLag,
-		descPressure, descWorkers, descSlots, descLeader, descAdmins, descGaugeTime,
+		descPressure, descUnserved, descWorkers, descSlots, descLeader, descAdmins, descGaugeTime,
 	}
 )
 
@@ -178,28 +182,6 @@ func (r *reading) add(desc *prometheus.Desc, value float64, labels ...string) {
 }
 
 func (r *reading) since(t time.Time) float64 { return max(r.now.Sub(t).Seconds(), 0) }
-
-func (r *reading) queue(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, `
-		SELECT org_id, runtime, count(*), min(task_id::text)
-		FROM (SELECT org_id, runtime, task_id FROM ready LIMIT $1) AS looked GROUP BY org_id, runtime`, gaugeRows)
-	if err != nil {
-		return fmt.Errorf("measure the queue: %w", err)
-	}
-
-	var (
-		org             uuid.UUID
-		runtime, oldest string
-		n               int64
-	)
-	_, err = pgx.ForEachRow(rows, []any{&org, &runtime, &n, &oldest}, func() error {
-		id, err := uuid.Parse(oldest)
-		r.add(descQueue, float64(n), org.String(), runtime)
-		r.add(descQueueAge, r.since(tasks.MadeAt(id)), org.String(), runtime)
-		return err
-	})
-	return err
-}
 
 // waiting adds what waits, by reason. Dead tasks of jobs that no version runs any more are counted apart: nobody has to
 // do anything about those.
@@ -360,39 +342,6 @@ func (r *reading) sources(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	})
 	return err
-}
-
-func (r *reading) workers(ctx context.Context, tx pgx.Tx) error {
-	var live, drained, dead, slots int64
-	var leads bool
-	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NULL),
-		       count(*) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NOT NULL),
-		       count(*) FILTER (WHERE last_heartbeat <= $1 AND replaced_at IS NULL),
-		       coalesce(sum(pool_size) FILTER (WHERE last_heartbeat > $1 AND drained_at IS NULL), 0),
-		       coalesce(bool_or(id = $2 AND token = '' AND is_leader AND leader_until > $3), false)
-		FROM workers`, r.now.Add(-tasks.WorkerDeadAfter), r.views.workerID, r.now).
-		Scan(&live, &drained, &dead, &slots, &leads)
-	if err != nil {
-		return fmt.Errorf("measure the workers: %w", err)
-	}
-
-	held := 0.0
-	if r.views.pressure.High() {
-		held = 1
-	}
-	r.add(descPressure, held)
-	r.add(descWorkers, float64(live), "live")
-	r.add(descWorkers, float64(drained), "drained")
-	r.add(descWorkers, float64(dead), "dead")
-	r.add(descSlots, float64(slots))
-
-	leader := 0.0
-	if leads {
-		leader = 1
-	}
-	r.add(descLeader, leader)
-	return nil
 }
 
 func (r *reading) admins(ctx context.Context, tx pgx.Tx) error {

@@ -8,11 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dagctl/dagctl/dispatcher/backends"
 	"github.com/dagctl/dagctl/dispatcher/dispatchertest"
+	"github.com/dagctl/dagctl/dispatcher/service"
 	"github.com/dagctl/dagctl/dispatcher/views"
+	"github.com/dagctl/dagctl/internal/testaws"
 	"github.com/dagctl/dagctl/operators"
 )
 
@@ -158,4 +162,57 @@ func TestFiguresAreReadSeldomAndMayFail(t *testing.T) {
 	require.Len(t, read(now.Add(views.GaugesEvery+time.Second)), 1, "nor is a failure repeated at once")
 	require.Equal(t, first, read(now.Add(2*views.GaugesEvery)))
 	require.Equal(t, 1.0, w.FiguresOf(w.D)["gauge_failures_total{}"])
+}
+
+// Whatever workers of an org say of themselves is told of that org, and nobody else's tasks count as served by them.
+func TestWorkersOfAnOrgServeItsTasksOnly(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.PairWorld(t)
+	w.Probe.Put("raw", dispatchertest.FirstDay, "b")
+	w.Poll()
+	w.Work()
+	w.Route()
+	w.Exec(`DELETE FROM workers`)
+	const slots, unserved = "worker_slots{org=%s}", "queue_unserved_tasks{org=acme,runtime=dispatcher}"
+	f := w.FiguresOf(w.D)
+	require.Contains(t, f, fmt.Sprintf(slots, ""))
+	require.Zero(t, f[fmt.Sprintf(slots, "")])
+	require.Equal(t, 1.0, f[unserved])
+
+	other := uuid.New()
+	enter := func(org uuid.UUID) {
+		w.Exec(`INSERT INTO workers (token, id, hostname, pool_size, last_heartbeat, runtimes, orgs)
+			SELECT $1::text || '/w', 'w-' || n, '', 10000, now() + interval '1 hour', '{dispatcher}', ARRAY[$2::uuid]
+			FROM generate_series(1, 50) AS n`, org.String(), org)
+	}
+	enter(other)
+	f = w.FiguresOf(w.D)
+	require.Zero(t, f[fmt.Sprintf(slots, "")])
+	require.Equal(t, 500_000.0, f[fmt.Sprintf(slots, other)])
+	require.Equal(t, 50.0, f["workers{org="+other.String()+",state=live}"])
+	require.Equal(t, 1.0, f[unserved])
+	enter(w.Caller.OrgID)
+	f = w.FiguresOf(w.D)
+	require.Zero(t, f[unserved])
+	require.Contains(t, f, unserved)
+}
+
+// Who reads a queue need not say that they live, so that nothing is known of what is unserved there.
+func TestQueuesAreNotUnserved(t *testing.T) {
+	t.Parallel()
+	w := dispatchertest.NewWorld(t)
+	with := func(name string, backend backends.Backend) *service.Service {
+		return w.Dispatcher(name, func(c *service.Config) {
+			c.AWS, c.BaseURL = testaws.Config(t), "https://dagctl.example.com"
+			c.Backends = backends.RuntimeMap{"poll": {backend}, "lambda": {{Kind: backends.Lambda, Function: "f"}}}
+		})
+	}
+	w.D = with("poll", backends.Backend{Kind: backends.Poll})
+	w.Serve(dispatchertest.WorkDAG)
+	w.Want("loads")
+	const unserved = "queue_unserved_tasks{org=acme,runtime=poll}"
+	require.Equal(t, 1.0, w.FiguresOf(w.D)[unserved])
+	f := w.FiguresOf(with("queue", backends.Backend{Kind: backends.SQS, QueueURL: "http://127.0.0.1:1/q/tasks"}))
+	require.Contains(t, f, unserved)
+	require.Zero(t, f[unserved])
 }

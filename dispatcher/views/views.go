@@ -24,6 +24,7 @@ type Views struct {
 	workerID       string
 	poolSize       int      // tasks run at once in this process
 	functions      []string // runtimes of Lambda functions
+	queued         []string // runtimes of queues
 }
 
 // New returns the views of a dispatcher.
@@ -31,6 +32,6 @@ func New(d *dispatcher.Dispatcher) *Views {
 	return &Views{
 		pool: d.Pool, requests: d.Requests, registry: d.Registry, deployer: deploy.New(d.Registry),
 		pressure: d.Pressure, metrics: d.Metrics, log: d.Log,
-		workerID: d.WorkerID, poolSize: d.PoolSize, functions: d.Functions,
+		workerID: d.WorkerID, poolSize: d.PoolSize, functions: d.Functions, queued: d.Queued,
 	}
 }

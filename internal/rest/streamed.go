@@ -2,11 +2,15 @@ package rest
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -18,6 +22,8 @@ type Streamed struct {
 	Header http.Header
 	// Stall is how long its reader may take nothing.
 	Stall time.Duration
+	// Until ends the answer at once, even while its reader takes nothing; nil: only Write does.
+	Until context.Context
 	// Write writes the answer, and returns the headers that follow it. Their names are those of Trailers.
 	Write    func(to io.Writer) (http.Header, error)
 	Trailers []string
@@ -32,6 +38,11 @@ func (s Streamed) Send(to huma.Context) {
 	answer := &streamedAnswer{Streamed: s, w: w, conn: http.NewResponseController(w)}
 	held := bufio.NewWriterSize(answer, heldBack)
 
+	if s.Until != nil {
+		stop := context.AfterFunc(s.Until, answer.interrupt)
+		defer stop()
+	}
+
 	trailer, err := s.Write(held)
 	if err != nil && !answer.begun {
 		WriteProblem(w, r, ProblemOf(err))
@@ -42,10 +53,16 @@ func (s Streamed) Send(to huma.Context) {
 		err = held.Flush()
 	}
 	if err != nil {
+		if s.ended() {
+			answer.reset()
+		}
 		panic(http.ErrAbortHandler)
 	}
 	maps.Copy(w.Header(), trailer)
 }
+
+// ended reports whether the answer may not go on.
+func (s Streamed) ended() bool { return s.Until != nil && s.Until.Err() != nil }
 
 // streamedAnswer begins an answer with its first byte.
 type streamedAnswer struct {
@@ -53,10 +70,13 @@ type streamedAnswer struct {
 
 	w     http.ResponseWriter
 	conn  *http.ResponseController
+	mu    sync.Mutex
 	begun bool
 }
 
 func (a *streamedAnswer) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.begun {
 		return
 	}
@@ -68,7 +88,38 @@ func (a *streamedAnswer) begin() {
 
 // Write implements io.Writer.
 func (a *streamedAnswer) Write(p []byte) (int, error) {
+	if a.ended() { // before it begins, so that the reason can be told
+		return 0, context.Cause(a.Until)
+	}
 	a.begin()
 	_ = a.conn.SetWriteDeadline(time.Now().Add(a.Stall)) // a writer without deadlines, as in tests, is not bounded
+	if a.ended() {                                       // or interrupt was before the line above
+		return 0, context.Cause(a.Until)
+	}
 	return a.w.Write(p)
+}
+
+// interrupt ends a write that waits for the reader. An answer that has not begun can still tell why it does not.
+func (a *streamedAnswer) interrupt() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.begun {
+		_ = a.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+}
+
+// reset ends the connection together with what waits there to be sent, where it has no other answers.
+func (a *streamedAnswer) reset() {
+	conn, _, err := a.conn.Hijack()
+	if err != nil {
+		return
+	}
+	raw := conn
+	if secure, ok := conn.(*tls.Conn); ok {
+		raw = secure.NetConn()
+	}
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = raw.Close()
 }

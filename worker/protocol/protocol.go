@@ -227,7 +227,7 @@ type WorkerHeartbeat struct {
 	Incarnation  string     `json:"incarnation,omitempty" maxLength:"100" doc:"Random text of each process, the same in all its calls"`
 	Hostname     string     `json:"hostname,omitempty" maxLength:"255"`
 	Version      string     `json:"version,omitempty" maxLength:"100"`
-	PoolSize     int        `json:"pool_size" minimum:"0" maximum:"100000"`
+	PoolSize     int        `json:"pool_size" minimum:"0" maximum:"10000" doc:"Tasks that it runs at once"`
 	CurrentTasks int        `json:"current_tasks" minimum:"0" maximum:"2147483647"`
 	Runtimes     []string   `json:"runtimes" maxItems:"50"`
 	Operators    []Operator `json:"operators,omitempty" maxItems:"200"`

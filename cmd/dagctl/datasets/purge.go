@@ -27,7 +27,7 @@ func datasetsPurgeCommand(c *cli.CLI) *cobra.Command {
 		Long: `Deletes partitions, or a whole dataset, from every dataset version: rows, files, and the payloads,
 results and errors of the tasks that made them. It is for data that must be deleted; gc removes by itself what nobody
 needs any more. Bytes that somebody keeps in use, such as rows of a view in an open transaction, go as soon as they can;
-the command says so.
+the command says so. Exports and queries that read the data end within about two seconds.
 
 A purged partition is computed again when its inputs or the definition of its job change. If the inputs still contain
 the data, purge or correct them first. So does what http_source, http_api, postgres_query and mysql_query read: their

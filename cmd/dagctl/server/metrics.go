@@ -86,7 +86,7 @@ func nameOrgs(families []*dto.MetricFamily, slugs map[uuid.UUID]string, only uui
 // nameOrg does so for one metric, and returns nil to leave it out.
 func nameOrg(m *dto.Metric, slugs map[uuid.UUID]string, only uuid.UUID) *dto.Metric {
 	i := slices.IndexFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "org" })
-	if i < 0 {
+	if i < 0 || m.GetLabel()[i].GetValue() == "" { // an empty one is as none: it is of the servers
 		return m
 	}
 	id, err := uuid.Parse(m.GetLabel()[i].GetValue())

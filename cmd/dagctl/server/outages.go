@@ -3,11 +3,14 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dagctl/dagctl/dispatcher/upkeep"
@@ -47,6 +50,8 @@ const (
 	outagePing = time.Second
 	// outageLook is how often somebody looks whether an outage is over.
 	outageLook = time.Second
+	// frozenAfter is how long a database may take to answer before it counts as one that does not.
+	frozenAfter = 5 * time.Second
 	// refusedFor is how long after the last refusal a database counts as one that stores again.
 	refusedFor = 15 * time.Second
 	// trailing is how long after an outage a library may still tell of it.
@@ -66,6 +71,9 @@ func (o *outages) Reason() string {
 // explains reports whether an outage of the database, which may have begun just now, explains an error.
 func (o *outages) explains(ctx context.Context, err error) bool {
 	reason := pg.Refusing(err)
+	if reason == "" && timedOut(err) && o.Reason() == awayReason {
+		reason = awayReason // a database that is frozen breaks no connection: what waits for it runs out of time
+	}
 	if reason == "" {
 		if o.pool == nil || !pg.Away(err) && !pg.RefusesLogin(err) {
 			return false // somebody else may be away
@@ -122,10 +130,52 @@ func (o *outages) away(ctx context.Context) string {
 	return ""
 }
 
-// watch looks for the end of outages until ctx ends.
+// watch looks for the end of outages until ctx ends, and for a database that is frozen: no error tells of it, since
+// what asks it just waits.
 func (o *outages) watch(ctx context.Context) error {
-	return each(ctx, outageLook, func() { o.look(ctx) })
+	return each(ctx, outageLook, func() {
+		if o.Reason() != "" {
+			o.look(ctx)
+			return
+		}
+		if err := o.frozen(ctx); err != nil && ctx.Err() == nil {
+			o.note(awayReason, err)
+		}
+	})
 }
+
+// frozen returns an error if the database does not answer in time, although connections to it are not broken. A pool
+// all of whose connections are busy is no sign of that: then a connection of its own has to be answered.
+func (o *outages) frozen(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, frozenAfter)
+	defer cancel()
+	conn, err := o.pool.Acquire(within)
+	if err == nil {
+		defer conn.Release()
+		err = conn.Ping(within)
+	} else if used := o.pool.Stat(); timedOut(err) && used.AcquiredConns() == used.MaxConns() {
+		err = pingApart(ctx, o.pool.Config().ConnConfig)
+	}
+	if !timedOut(err) {
+		return nil // it answers, or the error is one that is told where it is met
+	}
+	return fmt.Errorf("it has not answered for %s: %w", frozenAfter, err)
+}
+
+// pingApart asks a database over a connection of its own.
+func pingApart(ctx context.Context, config *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, frozenAfter)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // it was only there to ask
+	return conn.Ping(ctx)
+}
+
+// timedOut reports whether a database took too long for an error.
+func timedOut(err error) bool { return pgconn.Timeout(err) || errors.Is(err, context.DeadlineExceeded) }
 
 // look ends an outage that is over: the database answers, and has refused nothing for a while.
 func (o *outages) look(ctx context.Context) {

@@ -85,9 +85,10 @@ func (c *cuttable) cut() {
 	}
 }
 
-// A database that is away is one line of the log, however many loops and requests miss it, and one when it is back.
-func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
-	t.Parallel()
+// forwarded starts a server whose database is reached over a connection that can be cut, and returns how to begin that
+// connection anew.
+func forwarded(t *testing.T) (cfg Config, lines *logLines, way *cuttable, listen func() *cuttable) {
+	t.Helper()
 	u, err := url.Parse(testdb.URL(t))
 	require.NoError(t, err)
 	q := u.Query()
@@ -98,7 +99,7 @@ func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
 	q.Set("host", host)
 	q.Set("port", port)
 	u.RawQuery = q.Encode()
-	listen := func() *cuttable {
+	listen = func() *cuttable {
 		listener, err := net.Listen("tcp", address)
 		require.NoError(t, err)
 		c := &cuttable{Listener: listener}
@@ -106,10 +107,54 @@ func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
 		return c
 	}
 
-	way := listen()
-	cfg, lines := servedConfig(t, u.String()), new(logLines)
+	way = listen()
+	cfg, lines = servedConfig(t, u.String()), new(logLines)
 	serveLogged(t, cfg, slog.New(slog.NewTextHandler(lines, nil)))
 	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+	return cfg, lines, way, listen
+}
+
+// A database that is frozen breaks no connection, and gives no error. It is said once that it does not answer, and what
+// runs out of time meanwhile says nothing more.
+func TestADatabaseThatIsFrozen(t *testing.T) {
+	t.Parallel()
+	cfg, lines, way, _ := forwarded(t)
+	way.mu.Lock() // neither an answer nor a new connection comes through
+	waitUntil(t, "the outage is said", func() (bool, error) {
+		return len(lines.with("the database cannot be used")) > 0, fmt.Errorf("%v", lines.with(""))
+	})
+	require.Contains(t, lines.with("the database cannot be used")[0], awayReason)
+	status, text := ask(t, http.MethodGet, "http://"+cfg.Listen+"/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, text, "the database does not answer")
+
+	way.mu.Unlock()
+	t.Cleanup(way.cut)
+	waitUntil(t, "the end of it is said", func() (bool, error) {
+		return len(lines.with("the database works again")) > 0, fmt.Errorf("%v", lines.with(""))
+	})
+	waitUntil(t, "the server is ready", isReady(t, cfg.Listen))
+	require.Len(t, lines.with("the database cannot be used"), 1)
+	require.Len(t, lines.with("level=ERROR"), 1, "%v", lines.with("level=ERROR"))
+}
+
+// A pool whose connections are all busy is no database that does not answer.
+func TestABusyPoolIsNoOutage(t *testing.T) {
+	t.Parallel()
+	pool, err := pg.Open(t.Context(), testdb.URL(t), pg.WithMaxConns(1))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	busy, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer busy.Release()
+	o := &outages{log: slog.New(slog.DiscardHandler), pool: pool}
+	require.NoError(t, o.frozen(t.Context()))
+}
+
+// A database that is away is one line of the log, however many loops and requests miss it, and one when it is back.
+func TestAnOutageOfTheDatabaseIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	cfg, lines, way, listen := forwarded(t)
 	way.cut()
 	waitUntil(t, "the outage is said", func() (bool, error) {
 		return len(lines.with("the database cannot be used")) > 0, fmt.Errorf("%v", lines.with(""))
