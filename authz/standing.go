@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/dagctl/dagctl/internal/fault"
+	"github.com/dagctl/dagctl/internal/wait"
 )
 
 // A request is admitted when it begins. A query, an export or a stream may go on for minutes after that, so that its
@@ -24,33 +25,17 @@ const lookAgainEach = 2 * time.Second
 // good any more, with an Unauthenticated fault as its cause, or when the caller has lost a right, with a Forbidden one.
 // end must be called when the request has ended.
 func (api *API) whileGood(r *http.Request, admitted Caller) (ctx context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	r = r.WithContext(ctx)
-
-	looks := time.AfterFunc(lookAgainEach, func() {
-		tick := time.NewTicker(lookAgainEach)
-		defer tick.Stop()
-		for {
-			now, err := api.recognise(r)
-			if err == nil && now.lost(admitted) {
-				err = fault.New(fault.Forbidden, "what %s may do has become less while this ran", admitted.Actor).
-					WithHint("begin again with what there is now: `dagctl whoami` says it")
-			}
-			if fault.Is(err, fault.Unauthenticated) || fault.Is(err, fault.Forbidden) {
-				cancel(err)
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+	return wait.While(r.Context(), lookAgainEach, func(ctx context.Context) error {
+		now, err := api.recognise(r.WithContext(ctx))
+		if err == nil && now.lost(admitted) {
+			err = fault.New(fault.Forbidden, "what %s may do has become less while this ran", admitted.Actor).
+				WithHint("begin again with what there is now: `dagctl whoami` says it")
 		}
+		if fault.Is(err, fault.Unauthenticated) || fault.Is(err, fault.Forbidden) {
+			return err
+		}
+		return nil // a look that fails says nothing of the credential
 	})
-	return ctx, func() {
-		looks.Stop()
-		cancel(nil)
-	}
 }
 
 // endWhenRevoked is the middleware of operations that runs them in the context of whileGood.

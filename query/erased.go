@@ -9,6 +9,7 @@ import (
 	"github.com/dagctl/dagctl/authz"
 	"github.com/dagctl/dagctl/internal/fault"
 	"github.com/dagctl/dagctl/internal/pg"
+	"github.com/dagctl/dagctl/internal/wait"
 	"github.com/dagctl/dagctl/registry"
 )
 
@@ -25,28 +26,13 @@ func (q *Query) whileThere(ctx context.Context, caller authz.Caller, r reading) 
 		return ctx, func() {}
 	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	looks := time.AfterFunc(lookAgainEach, func() {
-		tick := time.NewTicker(lookAgainEach)
-		defer tick.Stop()
-		for {
-			// A look that fails says nothing of the data: the next one may succeed.
-			err := pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
-				return registry.Erased(ctx, tx, caller.OrgID, r.datasets)
-			})
-			if fault.Is(err, fault.Conflict) {
-				cancel(err)
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+	return wait.While(ctx, lookAgainEach, func(ctx context.Context) error {
+		err := pg.InOrgTx(ctx, q.Requests, caller.OrgID, func(ctx context.Context, tx pgx.Tx) error {
+			return registry.Erased(ctx, tx, caller.OrgID, r.datasets)
+		})
+		if fault.Is(err, fault.Conflict) {
+			return err
 		}
+		return nil // a look that fails says nothing of the data: the next one may succeed
 	})
-	return ctx, func() {
-		looks.Stop()
-		cancel(nil)
-	}
 }

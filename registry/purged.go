@@ -312,8 +312,8 @@ func LockDAGs(ctx context.Context, tx pgx.Tx, org uuid.UUID, dags []string) erro
 }
 
 // Erased returns an error if somebody has purged a partition of datasets that are being read, whose files the reader
-// may have open: it says what was purged, and the reader has to stop. It asks for tombstones, of which there are few,
-// and not for what is read.
+// may have open: it says what was purged, and the reader has to stop. It asks for tombstones, which are few, and not
+// for what is read.
 func Erased(ctx context.Context, tx pgx.Tx, org uuid.UUID, reading []Readable) error {
 	type revision struct {
 		version uuid.UUID

@@ -88,6 +88,7 @@ func parseFilter(text string) (all []condition, err error) {
 			return nil, notUnderstood(text)
 		}
 		rest = rest[len(found[0]):]
+
 		c := condition{}
 		if c.path, err = parsePath(found[1]); err != nil || !strings.EqualFold(found[2], "eq") {
 			return nil, notUnderstood(text)
@@ -98,6 +99,7 @@ func parseFilter(text string) (all []condition, err error) {
 		if all = append(all, c); rest == "" {
 			return all, nil
 		}
+
 		joined := and.FindString(rest)
 		if joined == "" {
 			return nil, notUnderstood(text)

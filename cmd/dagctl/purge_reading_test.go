@@ -34,9 +34,10 @@ func TestAPurgeEndsWhatReadsTheData(t *testing.T) {
 		text   string
 	}
 	answers := make(chan answer, 2)
+	const sql = `"sql": "SELECT count(*) ` + many + ` WHERE hash(a.range) = hash(d.station)"`
 	for _, request := range [][2]string{
-		{"/v1/query", `{"sql": "SELECT count(*) ` + many + ` WHERE hash(a.range) = hash(d.station)"}`},
-		{"/v1/query/export", `{"format": "csv", "sql": "SELECT count(*) ` + many + ` WHERE hash(a.range) = hash(d.station)"}`},
+		{"/v1/query", `{` + sql + `}`},
+		{"/v1/query/export", `{"format": "csv", ` + sql + `}`},
 	} {
 		go func() {
 			response := begin(request[0], request[1])

@@ -237,7 +237,8 @@ func readUsed(
 			SELECT ` + outputs + `, sum(seconds) AS seconds, sum_exact(attempts) AS attempts, sum_exact(tasks) AS tasks,
 				sum_exact(failed) AS failed, sum_exact(rows) AS rows, sum_exact(bytes) AS bytes` + sums + `
 			FROM (SELECT *` + step + ` FROM ` + table + `
-				WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4 OFFSET 0) AS u
+				WHERE org_id = $1 AND ($2 = '' OR dag_name = $2) AND ` + unit + ` >= $3 AND ` + unit + ` < $4
+				OFFSET 0) AS u
 			GROUP BY 1, 2, 3) AS u
 		FULL JOIN (
 			SELECT ` + outputs + `, sum_exact(bytes) AS bytes FROM usage_stored

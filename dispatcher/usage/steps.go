@@ -46,7 +46,8 @@ func (q Question) alongside(args []any) (sums, steps, step string, _ []any) {
 		bounds = append(bounds, t)
 		n := len(bounds)
 		fmt.Fprintf(&columns, `,
-				sum(seconds) FILTER (WHERE step = %[1]d) AS s%[1]d, sum_exact(bytes) FILTER (WHERE step = %[1]d) AS b%[1]d`, n)
+				sum(seconds) FILTER (WHERE step = %[1]d) AS s%[1]d,
+				sum_exact(bytes) FILTER (WHERE step = %[1]d) AS b%[1]d`, n)
 		seconds = append(seconds, fmt.Sprintf("coalesce(s%d, 0)", n))
 		bytes = append(bytes, fmt.Sprintf("coalesce(b%d, 0)", n))
 	}

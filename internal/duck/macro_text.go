@@ -222,6 +222,7 @@ func (r *tokenReader) params() (list []definedParam, err error) {
 		r.take()
 		return nil, nil
 	}
+
 	for {
 		name := r.take()
 		if !macroName.MatchString(name.text) {
@@ -234,6 +235,7 @@ func (r *tokenReader) params() (list []definedParam, err error) {
 				return nil, r.wrong(r.peek(), "parameter "+name.text+" has no default behind :=")
 			}
 		}
+
 		list = append(list, p)
 		switch t := r.take(); t.text {
 		case ",":

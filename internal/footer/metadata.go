@@ -159,6 +159,7 @@ func (m *metadata) readLogical(e *element) {
 		if id < 32 {
 			e.logical |= 1 << id
 		}
+
 		switch id {
 		case logicalTime, logicalTimestamp:
 			m.readTime(e)
